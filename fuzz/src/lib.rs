@@ -156,7 +156,7 @@ pub fn http(data: &[u8]) {
     let Some(request) = Source::new(data).request() else { return };
     let request_line = format!("{} {}", request.method(), request.uri());
     let server = SERVER.with_borrow_mut(|(server, requests)| {
-        // Start anew from time to time: earlier requests stored objects.
+        // Start again from time to time, because earlier requests stored objects.
         *requests += 1;
         if *requests % 1000 == 0 {
             *server = new_server();

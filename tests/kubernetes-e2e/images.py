@@ -1,7 +1,8 @@
 """Makes images with the names of the suite's test images, as one file of `docker save`.
 
-Usage: images.py FOLDER PROGRAMS SOURCES OUTPUT. FOLDER has Debian's base system (`base`) and busybox
-(`busybox`), PROGRAMS the programs of Kubernetes' test images, SOURCES their folder in Kubernetes.
+Usage: images.py FOLDER PROGRAMS SOURCES OUTPUT. FOLDER has Debian's base system (`base`), busybox
+(`busybox`) and a static bash (`bash-static`), PROGRAMS the programs of Kubernetes' test images,
+SOURCES their folder in Kubernetes.
 """
 
 import hashlib
@@ -15,6 +16,14 @@ import tarfile
 folder, programs, sources, output = sys.argv[1:]
 base = f"{folder}/base"
 LIBRARIES = ["ld-linux-x86-64.so.2", "libc.so.6", "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2"]
+# The shell of Debian's busybox does not pass on variables whose names are no identifiers. Newer ones
+# do, and bash. The messages of the shell are busybox's where there are no such variables.
+SHELL = """#!/bin/bash
+while IFS= read -r -d '' variable; do
+    [[ ${variable%%=*} =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || exec -a "$0" /bin/bash "$@"
+done 2>/dev/null </proc/self/environ
+exec -a "$0" /bin/busybox "$@"
+"""
 NGINX = """worker_processes 1;
 error_log /dev/stderr;
 pid /run/nginx.pid;
@@ -88,8 +97,10 @@ def busybox():
     program = f"{folder}/busybox/bin/busybox"
     layer.file("bin/busybox", read(program), 0o755)
     for applet in subprocess.check_output([program, "--list"], text=True).split():
-        if applet != "busybox":
+        if applet not in ("busybox", "sh"):
             layer.link(f"bin/{applet}", "busybox")
+    layer.file("bin/bash", read(f"{folder}/bash-static/bin/bash-static"), 0o755)
+    layer.file("bin/sh", SHELL, 0o755)
     layer.link("usr/bin/env", "../../bin/busybox")
     layer.link("lib", "usr/lib")
     layer.link("lib64", "usr/lib64")

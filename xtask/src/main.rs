@@ -42,5 +42,5 @@ fn main() -> ExitCode {
 
 /// Root folder of the checkout, regardless of the working directory.
 pub fn workspace_root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is one level below the root").to_path_buf()
 }

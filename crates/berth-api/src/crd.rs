@@ -3,7 +3,8 @@
 //!
 //! Each kind is a row of the table below: names, scope, versions, printer columns.
 //! [`structural`](crate::structural) derives the schemas from the types. The definitions declare no
-//! conversion (a real cluster adds its webhook); [`kueue::conversion`] implements it.
+//! conversion: [`kueue::conversion`] implements it, and an installation in another cluster adds its
+//! conversion webhook.
 
 use std::sync::OnceLock;
 
@@ -28,7 +29,7 @@ pub fn crds() -> &'static [Value] {
     })
 }
 
-/// The definition of Berth's own kind, made by kube's derive.
+/// The definition of NodePool, Berth's own kind, which kube's derive macro makes.
 fn node_pool() -> Value {
     serde_json::to_value(<NodePool as kube::CustomResourceExt>::crd()).expect("a definition is plain data")
 }

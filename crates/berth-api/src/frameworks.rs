@@ -7,6 +7,7 @@
 
 use serde_json::{Value, json};
 
+use crate::frameworks_ray;
 use crate::resource::custom_resource;
 
 macro_rules! kinds {
@@ -47,6 +48,8 @@ kinds! {
     RayCluster: namespaced "ray.io" "v1" "rayclusters";
     /// A Ray cluster that serves requests.
     RayService: namespaced "ray.io" "v1" "rayservices";
+    /// A schedule of RayJobs.
+    RayCronJob: namespaced "ray.io" "v1" "raycronjobs";
     /// A group of arbitrary objects that are deployed together.
     AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
     /// Training by Kubeflow Trainer.
@@ -59,7 +62,7 @@ kinds! {
 
 fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str) -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
+    let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{plural}.{group}") },
@@ -89,5 +92,7 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
                 "subresources": { "status": {} },
             }],
         },
-    })
+    });
+    frameworks_ray::complete(kind, &mut definition);
+    definition
 }

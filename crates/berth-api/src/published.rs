@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 const CORE: &str = "io.k8s.api.core.v1.";
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Types of the core group that merge atomically, though the document does not say so.
+/// Types of the core group that merge atomically, although the document does not state it.
 const ATOMIC: &[&str] =
     &["ConfigMapEnvSource", "ConfigMapProjection", "ConfigMapVolumeSource", "SecretEnvSource", "SecretProjection"];
 

@@ -10,21 +10,22 @@
 //!   is required unless it can be omitted when written, which is the rule of Go's `omitempty`.
 //! * `x-no-format`: omits `format`, where upstream has a plain `int`.
 //!
-//! Kubernetes' own types are not derived here (a pod template alone is 8,000 lines). They are
-//! placed by name, `x-embed`, and filled in from the published OpenAPI document of Kubernetes.
+//! Kubernetes' own types are not derived here (a pod template alone is 8,000 lines). The keyword
+//! `x-embed` names such a type, and its definition comes from the published OpenAPI document of
+//! Kubernetes.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// A DNS-1123 subdomain, the shape of most object names.
+/// Pattern of a DNS-1123 subdomain, which most object names must be.
 pub const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
-/// A DNS-1123 label.
+/// Pattern of a DNS-1123 label.
 pub const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
-/// A kind.
+/// Pattern of the name of a kind.
 pub const KIND: &str = r"^(?i)[a-z]([-a-z0-9]*[a-z0-9])?$";
-/// A label key with optional prefix.
+/// Pattern of a label key with an optional prefix.
 pub const LABEL_KEY: &str =
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
-/// A quantity in text form.
+/// Pattern of a quantity in text form.
 pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// A name that is a DNS subdomain of at most 253 characters.
@@ -142,7 +143,7 @@ pub fn unchecked_node_taints(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 8, "x-list": "atomic", "items": { "x-embed": "io.k8s.api.core.v1.Taint" } })
 }
 
-/// Tolerations of a list whose merge semantics are not declared.
+/// A list of tolerations whose merge semantics are not declared.
 pub fn untyped_tolerations(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = tolerations(generator);
     schema.remove("x-list");

@@ -1,7 +1,7 @@
 //! Turns a derived JSON Schema into the structural schema of a CustomResourceDefinition, as
 //! `controller-gen` would write it.
 //!
-//! `schemars` derives one self-contained schema per root type, for the form that the type *writes*.
+//! `schemars` derives one self-contained schema per root type, for the serialized form of the type.
 //! A property that is always written is required; one that can be omitted is optional, like
 //! `omitempty` upstream. This pass removes keywords that Kubernetes does not support (null as a
 //! type, titles), expands the private keywords described in [`schema`](crate::schema), and fills in

@@ -5,7 +5,7 @@
 //! CustomResourceDefinitions embed its pod and job templates. The document has definitions only:
 //! the server builds the paths. It has no defaults, because the defaults of built-in kinds are code
 //! upstream; the API server implements them. Defaults that OpenAPI v3 states (mostly zero values of
-//! unset fields) are listed beside the document.
+//! unset fields) are listed separately from the document.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -135,8 +135,8 @@ fn add_always_there(name: &str, path: &mut Vec<String>, paths: &mut Vec<Vec<Stri
 /// `-unions`, `-group-version-kind`) are removed. A field's own description overrides that of its
 /// type.
 ///
-/// `None` if there is no such definition. A definition that contains itself (only JSON schemas do)
-/// is cut at the second visit: that node preserves unknown fields.
+/// `None` if the definition does not exist. A definition that contains itself (only JSON schemas
+/// do) is cut at the second visit: that node preserves unknown fields.
 pub fn structural(name: &str) -> Option<Value> {
     definition(name)?;
     Some(resolve_name(name, &mut Vec::new()))

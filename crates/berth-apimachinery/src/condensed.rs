@@ -41,7 +41,7 @@ pub struct Condensed {
 
 impl Condenser {
     /// Condenses a text. A text that resembles no reference replaces the least recently used
-    /// reference.
+    /// reference, unless it is too long.
     pub fn condense(&mut self, text: &[u8]) -> Condensed {
         for at in 0..self.references.len() {
             if let Some(steps) = self.references[at].steps_to(text, text.len() / 2) {

@@ -43,7 +43,7 @@ pub struct Calendar {
 struct Field {
     /// Bit `n` is set if value `n` matches.
     bits: u64,
-    /// The field has a `*` or `?` without a step, so it restricts nothing.
+    /// True if the field has a `*` or `?` without a step, so it restricts nothing.
     is_star: bool,
 }
 
@@ -150,7 +150,7 @@ impl Schedule {
 }
 
 impl Calendar {
-    /// `after` is in whole seconds.
+    /// As [`Schedule::next`], for an `after` in whole seconds.
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let minutes = |count: i64| SignedDuration::from_mins(count);
         let first = after.as_second().div_euclid(60) + 1;
@@ -166,7 +166,8 @@ impl Calendar {
             } else if !self.is_day(&local) {
                 local.date().tomorrow().ok()?.to_zoned(zone.clone()).ok()?.timestamp()
             } else if !self.hours.matches(local.hour()) {
-                // Within this hour, a change of the clock is only found in steps of minutes.
+                // If the clock changes before the end of this hour, the search continues minute by
+                // minute.
                 let end = at.checked_add(minutes(60 - i64::from(local.minute()))).ok()?;
                 if zone.to_offset(end) == local.offset() { end } else { at.checked_add(minutes(1)).ok()? }
             } else if !self.minutes.matches(local.minute()) {

@@ -20,7 +20,8 @@ pub enum Deletion {
 /// place.
 ///
 /// `grace_period_seconds` is the value of the request; `None` keeps the current period. A period
-/// can only be shortened. Also returns the effective period (a negative value means 1).
+/// can only be shortened. Also returns the requested period (a negative value means 1) or, if none
+/// was requested, the current one.
 pub fn shorten(object: &mut Value, grace_period_seconds: Option<i64>, now: Timestamp) -> (Deletion, Option<i64>) {
     let wish = grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let running = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);

@@ -71,7 +71,7 @@ pub(crate) fn needs_escape(text: &str) -> bool {
 }
 
 fn put_slowly(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    serde_json::to_writer(out, value).expect("a JSON value always serialises, and a vector takes it");
+    serde_json::to_writer(out, value).expect("writing a JSON value to a vector does not fail");
 }
 
 #[cfg(test)]

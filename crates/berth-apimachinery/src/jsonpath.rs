@@ -2,7 +2,7 @@
 //!
 //! Supported: `.spec.replicas`, `{.items[0].name}`,
 //! `.status.conditions[?(@.type=="Ready")].status`, `['a.b']`, `[*]`, `[-1:]`, `..name`. Functions,
-//! ranges and templates are not supported.
+//! `range` loops and templates are not supported.
 
 use serde_json::Value;
 

@@ -27,7 +27,7 @@
 //! assert_eq!(Quantity::parse("1500m").unwrap(), Quantity::parse("1.5").unwrap());
 //! assert!(Quantity::parse("1 GB").is_err());
 //!
-//! // A merge patch has what changes between two states of an object.
+//! // A merge patch contains the changes between two states of an object.
 //! let (old, new) = (json!({"a": 1, "b": 2}), json!({"a": 1, "c": 3}));
 //! let patch = merge_diff(&old, &new);
 //! assert_eq!(patch, json!({"b": null, "c": 3}));

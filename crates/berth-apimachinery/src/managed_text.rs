@@ -1,6 +1,6 @@
 //! Locates `metadata` and its `managedFields` in the text of an object without parsing either.
-//! Field ownership is half of a typical object, and most readers do not use it. Malformed text has
-//! no location: the decoder reports its errors.
+//! Field ownership is half of a typical object, and most readers do not use it. In malformed text,
+//! no location is found: the decoder reports the errors.
 
 use std::ops::Range;
 

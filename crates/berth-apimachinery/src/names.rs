@@ -344,7 +344,7 @@ pub fn is_decimal_integer(text: &str) -> Vec<String> {
     if canonical { Vec::new() } else { vec!["must be a valid decimal integer in canonical form".to_owned()] }
 }
 
-/// A subdomain of at least two labels.
+/// A subdomain of at least three labels.
 pub fn is_fully_qualified_name(text: &str) -> Vec<String> {
     if text.is_empty() {
         return vec![String::new()];

@@ -123,7 +123,6 @@ impl Document {
     /// The schema of a definition, with all its references linked. `None` if the definition does
     /// not exist or cannot be parsed.
     pub fn definition(&self, name: &str) -> Option<Arc<Schema>> {
-        // A poisoned cache is still valid: entries are only added whole.
         let mut parsed = self.parsed.lock();
         if let Some(schema) = parsed.get(name) {
             return Some(schema.clone());
@@ -160,7 +159,7 @@ impl Document {
     }
 }
 
-/// How the Go type of a definition decodes its value, where the published schema does not say it.
+/// How the Go type of a definition decodes its value, if the published schema does not describe it.
 ///
 /// Source: the documentation of the types of apiextensions.k8s.io/v1.
 fn reads(definition: &str) -> Option<Reads> {

@@ -183,7 +183,7 @@ impl Quantity {
             Multiplier::Binary(bits) => ((binary(digits, scale, bits), 0), Format::BinarySi),
         };
         let magnitude = if lost && scale < -9 { magnitude.saturating_add(1) } else { magnitude };
-        // Amounts below one are not binary.
+        // Amounts below one have no binary suffix.
         let format =
             if format == Format::BinarySi && magnitude > 0 && magnitude < NANO { Format::DecimalSi } else { format };
         Ok(Quantity { amount: if parts.positive { magnitude } else { -magnitude }, power, format })
@@ -290,7 +290,7 @@ impl Quantity {
         format!("{sign}{whole}.{}", fraction.trim_end_matches('0'))
     }
 
-    /// Whether the amount is zero.
+    /// True if the amount is zero.
     pub const fn is_zero(&self) -> bool {
         self.amount == 0
     }

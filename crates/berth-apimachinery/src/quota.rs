@@ -64,7 +64,7 @@ pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
     used
 }
 
-/// True if a pod no longer counts: it has ended, or its grace period is over.
+/// True if all containers of a pod have ended: it then counts only for `count/pods`.
 pub fn has_ended(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
@@ -213,8 +213,8 @@ pub fn limited(quota: &Value) -> Amounts {
     hard.filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?))).collect()
 }
 
-/// Compute resources in `limited` that a pod's containers do not specify, by container name. A
-/// quota on them rejects such a pod, because its usage is unknown.
+/// Compute resources in `limited` that some containers of a pod do not specify, with the names of
+/// these containers. A quota on them rejects such a pod, because its usage is unknown.
 pub fn unspecified<'a>(pod: &Value, limited: impl Iterator<Item = &'a String>) -> BTreeMap<String, Vec<String>> {
     let mut missing: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let wanted: Vec<&String> = limited.filter(|name| COMPUTE.contains(&name.as_str())).collect();

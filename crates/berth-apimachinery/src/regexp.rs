@@ -2,9 +2,9 @@
 //! crate.
 //!
 //! A few spellings differ and are translated. In Go `\d`, `\w`, `\s` and `\b` match ASCII only. A
-//! brace that does not count is literal. A bracket or `&&` within a class is literal. The size
-//! limit also differs: Go rejects nested repetitions beyond a thousand in total, which bounds the
-//! compiled expression.
+//! brace that begins no repetition count is literal. A bracket or `&&` within a class is literal.
+//! The size limit also differs: Go rejects nested repetitions beyond a thousand in total, which
+//! bounds the compiled expression.
 
 use regex::Regex;
 use regex_syntax::ast::parse::Parser;
@@ -204,7 +204,7 @@ mod tests {
         }
         assert_eq!(refusal("a**"), "error parsing regexp: invalid nested repetition operator: `**`");
         assert!(refusal("(x{10}){10}{10}").ends_with("invalid nested repetition operator: `{10}{10}`"));
-        assert!(compile("a+?b*?c??").is_ok(), "lazy operators are no second ones");
+        assert!(compile("a+?b*?c??").is_ok(), "a lazy operator does not count as a second operator");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Matching of webhook and admission policy rules with requests.
 //!
 //! A rule lists operations, groups, versions and resources (`*` matches all), and a scope. A
-//! subresource follows a slash: `pods` is only the pod itself, `pods/*` all its subresources,
-//! `*/scale` the scale of every resource.
+//! subresource follows a slash: `pods` is only the pod itself, `pods/*` the pod and all its
+//! subresources, `*/scale` the scale of every resource.
 
 use serde_json::Value;
 
@@ -40,22 +40,22 @@ fn names(rule: &Value, key: &str, value: &str) -> bool {
     listed(rule, key).any(|name| name == "*" || name == value)
 }
 
-/// Whether the operation is among `operations`.
+/// True if the operation is among `operations`.
 pub fn operation(rule: &Value, subject: &Subject<'_>) -> bool {
     names(rule, "operations", subject.operation)
 }
 
-/// Whether the group is among `apiGroups`.
+/// True if the group is among `apiGroups`.
 pub fn group(rule: &Value, subject: &Subject<'_>) -> bool {
     names(rule, "apiGroups", subject.group)
 }
 
-/// Whether the version is among `apiVersions`.
+/// True if the version is among `apiVersions`.
 pub fn version(rule: &Value, subject: &Subject<'_>) -> bool {
     names(rule, "apiVersions", subject.version)
 }
 
-/// Whether the resource and subresource are among `resources`.
+/// True if the resource and subresource are among `resources`.
 pub fn resource(rule: &Value, subject: &Subject<'_>) -> bool {
     listed(rule, "resources").any(|entry| {
         let (resource, subresource) = entry.split_once('/').unwrap_or((entry, ""));

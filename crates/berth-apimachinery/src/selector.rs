@@ -1,7 +1,7 @@
 //! Label and field selectors: parsing, matching, writing.
 //!
-//! Label selectors are text (`a=b,c in (d,e)`) in queries and objects (`matchLabels`,
-//! `matchExpressions`) in manifests. Both become the same sorted list of requirements. Field
+//! A label selector is text (`a=b,c in (d,e)`) in a query, and an object (`matchLabels`,
+//! `matchExpressions`) in a manifest. Both become the same sorted list of requirements. Field
 //! selectors support only equality.
 
 use std::collections::BTreeMap;
@@ -585,7 +585,7 @@ fn unexpected(token: &Token<'_>, expected: &str) -> ParseError {
 pub struct FieldRequirement {
     /// The field, e.g. `metadata.name` or `spec.nodeName`.
     pub field: String,
-    /// Whether the value must differ.
+    /// True if the value must differ.
     pub negated: bool,
     /// The value, unescaped.
     pub value: String,

@@ -88,7 +88,7 @@ impl Status {
         self
     }
 
-    /// Whether the request succeeded.
+    /// True if the request succeeded.
     pub fn is_success(&self) -> bool {
         self.code < 400
     }
@@ -215,7 +215,7 @@ impl Status {
         Status::new(403, "Forbidden", message).about(resource, name)
     }
 
-    /// 405: the resource has no such verb.
+    /// 405: the resource does not support the verb.
     pub fn method_not_supported(resource: &GroupResource, verb: &str) -> Self {
         let message = format!("{verb} is not supported on resources of kind {}", field::quote(&resource.to_string()));
         Status::new(405, "MethodNotAllowed", message).about(resource, "")

@@ -1,5 +1,5 @@
-//! The position of a walk over a value. Each step points to the step above it, so descending costs
-//! nothing, and the text (`spec.containers[0].name`) is built only for a report.
+//! The position of a walk over a value. Each step points to the step above it, so descending
+//! allocates nothing, and the text (`spec.containers[0].name`) is built only for a report.
 //!
 //! Differs from [`crate::field::Path`] in empty names: there an empty name is the node itself. Here
 //! it is a field like any other and is shown (`spec.`), as the decoders and schema validation of

@@ -43,7 +43,7 @@ pub fn validate_annotations(annotations: &Value, path: &Path<'_>) -> Vec<Error> 
     let mut errors = Vec::new();
     let mut bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
-        // Keys of annotations, unlike other keys, are compared case-insensitively.
+        // The case of an annotation's key does not matter, so the key is checked in lower case.
         let lower = key.to_lowercase();
         errors.extend(
             names::is_qualified_name(&lower).into_iter().map(|message| Error::invalid(path, key.as_str(), message)),
@@ -186,7 +186,8 @@ fn validate_changeable_meta(metadata: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks that an update of `metadata` from `old` to `new` changes no immutable field.
+/// Checks that an update of `metadata` from `old` to `new` changes no immutable field, and that the
+/// other fields are valid.
 pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = validate_object_meta_kept(new, old, path);
     errors.extend(validate_changeable_meta(new, path));
@@ -348,7 +349,7 @@ pub fn validate_delete_options(options: &Value) -> Vec<Error> {
 /// The interdependent options of a list or watch request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Whether this is a watch.
+    /// True if this is a watch.
     pub watch: bool,
     /// The requested revision; empty for the newest.
     pub resource_version: String,
@@ -468,7 +469,7 @@ pub fn remove_condition(conditions: &mut Vec<Value>, condition_type: &str) -> bo
 /// Checks an object's namespace against that of the request.
 ///
 /// `requested` is the namespace of the request (empty for cluster-scoped resources). An object
-/// without a namespace gets it.
+/// without a namespace gets it. The namespace of a cluster-scoped object is removed.
 pub fn match_namespace(object: &mut Value, requested: &str) -> Result<(), String> {
     let own = meta::namespace(object).to_owned();
     match (requested, own.as_str()) {

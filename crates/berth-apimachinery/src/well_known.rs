@@ -1,5 +1,5 @@
-//! Labels, annotations, taints and finalizers of Kubernetes' own that more than one controller or
-//! admission plugin uses.
+//! Labels, annotations, taints, finalizers and ports of Kubernetes' own that more than one controller
+//! or admission plugin uses.
 
 /// Label of a node: its host name.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -23,6 +23,9 @@ pub const ZONE_BETA: &str = "failure-domain.beta.kubernetes.io/zone";
 pub const REGION: &str = "topology.kubernetes.io/region";
 /// Older name of [`REGION`].
 pub const REGION_BETA: &str = "failure-domain.beta.kubernetes.io/region";
+
+/// Port of a node's kubelet.
+pub const KUBELET_PORT: u16 = 10250;
 
 /// Taint of a node that is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";

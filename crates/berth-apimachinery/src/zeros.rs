@@ -1,4 +1,5 @@
-//! Which fields of Kubernetes' own types are written when they are zero, and which are omitted.
+//! The fields of Kubernetes' own types that are written when they are zero, and those whose zero
+//! value differs from an absent field.
 //!
 //! Derived from the table of protobuf fields ([`builtin::PROTOBUF_FIELDS`]), which marks Go
 //! pointers and fields that are always written. The published definitions are not sufficient: they

@@ -51,7 +51,7 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// Path of a request that is not for a resource.
     pub path: &'a str,
-    /// Whether the request is for a resource; otherwise it is for `path`.
+    /// True if the request is for a resource; otherwise it is for `path`.
     pub is_resource_request: bool,
 }
 
@@ -121,7 +121,7 @@ fn escape_html(text: &str) -> String {
 /// An authorizer's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request is allowed.
+    /// True if the request is allowed.
     pub allowed: bool,
     /// The binding that allows the request, or errors during evaluation; may be empty.
     pub reason: String,

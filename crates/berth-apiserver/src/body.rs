@@ -12,8 +12,9 @@ use futures::Stream;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 
-/// Body of a response. Reading it never fails: errors are detected before the first byte is sent,
-/// and a watch that ends early reports the reason in its last event.
+/// Body of a response. Reading it never fails: errors are detected before the first byte is sent, a
+/// watch that ends early reports the reason in its last event, and a body from another server ends
+/// at an error.
 pub struct Body(Inner);
 
 enum Inner {

@@ -1,5 +1,7 @@
-//! Objects that every cluster has: the system namespaces, priority classes, and the default RBAC
-//! roles. Missing objects are created. Changes that users made to existing objects are kept.
+//! Objects that every cluster has: the system namespaces, priority classes, the configuration of
+//! API fairness, the range of cluster IPs, and the default RBAC roles and bindings. At each start,
+//! missing objects are created. Existing objects are not changed, except that roles and bindings
+//! get missing rules and subjects, and that certificates are updated.
 
 mod network;
 
@@ -13,7 +15,8 @@ use crate::{aggregation, auth, objects, strategy};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// Queues writes of the missing objects. Each future resolves when its object is durable.
+/// Queues the writes of missing and outdated objects. Each future resolves when its object is
+/// durable.
 pub(crate) fn queue(state: &State, front_proxy: Option<&FrontProxy>) -> Vec<CommitFuture> {
     let mut wanted: Vec<Value> = NAMESPACES
         .iter()
@@ -45,10 +48,12 @@ fn create(state: &State, mut object: Value) -> Option<CommitFuture> {
     let row = registry.by_kind(&group, meta::kind(&object))?;
     let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
     if let Some(record) = state.store().get(&key) {
-        // Default roles of an older version get the missing rules. Other objects are not changed.
+        // Stored default roles and bindings get missing rules and subjects, such as those of a
+        // newer version. Of the other objects, only the certificates are updated.
         let stored = record.value();
         if meta::name(&object) == aggregation::AUTHENTICATION && meta::kind(&object) == "ConfigMap" {
-            // Certificates change with each start. Fields that users added are kept.
+            // The certificates may have changed since the last start. Fields that users added are
+            // kept.
             let mut value = (*stored).clone();
             for (field, text) in object["data"].as_object().into_iter().flatten() {
                 value["data"][field] = text.clone();

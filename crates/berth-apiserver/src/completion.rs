@@ -20,7 +20,8 @@ use tokio::runtime::Handle;
 pub(crate) struct Disconnection(Arc<AtomicBool>);
 
 impl Disconnection {
-    /// True once the client has disconnected: stop between steps of divisible work.
+    /// True once the client has disconnected. Work that consists of independent steps should then
+    /// stop after a step.
     pub(crate) fn is_known(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -72,7 +73,7 @@ pub(crate) struct Completing<T: 'static> {
 
 impl<T: 'static> Completing<T> {
     /// A future that completes `request`. `client` is marked as disconnected if this future is
-    /// dropped before the response is complete.
+    /// dropped after a write and before the response is complete.
     pub(crate) fn new(client: Disconnection, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
         Completing { request: Some(Box::pin(request)), client, has_written: false }
     }
@@ -109,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Drops a waiting request that has written (or not, without `writes`). Returns whether the
+    /// Drops a waiting request, which has written before if `writes` is set. Returns whether the
     /// request completed after its wait ended.
     async fn completes_after_drop(writes: bool) -> bool {
         let (release, released) = oneshot::channel::<()>();

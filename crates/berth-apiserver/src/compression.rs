@@ -11,7 +11,7 @@ use crate::{Body, RequestInfo, connect};
 /// Minimum size of a compressed response in bytes, as upstream.
 const BYTES_MIN: usize = 128 * 1024;
 
-/// Whether the response to a request may be compressed.
+/// True if the response to a request may be compressed.
 pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
     let accepts = request.headers().get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let takes_gzip = |clause: &str| {

@@ -86,13 +86,13 @@ impl<'a> Served<'a> {
         self.remotes.iter().map(Arc::as_ref).find(|remote| remote.group == group && remote.version == version)
     }
 
-    /// Whether an extension in this process serves the group.
+    /// True if an extension in this process serves the group.
     fn is_extension(&self, group: &str) -> bool {
         self.extensions.iter().any(|extension| extension.group() == group)
     }
 }
 
-/// Responds to requests for discovery and `/version`; `None` for other paths.
+/// Responds to GET and HEAD of discovery documents and `/version`; `None` for all other requests.
 pub(crate) fn handle(
     served: &Served<'_>,
     info: &RequestInfo,
@@ -345,7 +345,7 @@ mod tests {
         let response = handle(&Served::new(&server.registry(), &[], &server.inner.services), &info, &headers)?;
         let (parts, body) = response.into_parts();
         let body = futures::FutureExt::now_or_never(http_body_util::BodyExt::collect(body))
-            .expect("all there")
+            .expect("the body is complete")
             .expect("never fails")
             .to_bytes();
         let value = serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into());

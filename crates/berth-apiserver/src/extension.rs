@@ -1,5 +1,6 @@
-//! API groups that other code in this process serves. In a real cluster an aggregated API server
-//! would serve them. They are authorized like all requests, and read-only.
+//! API groups that other code in this process serves. In other clusters, an aggregated API server
+//! would serve such a group. The groups are read-only. Requests for them are authorized like all
+//! requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -100,7 +101,7 @@ pub async fn answer(
     Ok(in_accepted(accept, &document))
 }
 
-/// Whether discovery lists the verb for the request's resource.
+/// True if discovery lists the verb for the request's resource.
 fn has_verb(extension: &dyn Extension, info: &RequestInfo) -> bool {
     let name = match info.subresource.as_str() {
         "" => info.resource.clone(),

@@ -1,14 +1,14 @@
 //! Fair sharing of the server among users. Requests wait in one queue per user, and the users take
 //! turns.
 //!
-//! A turn is a right to compute. Computing (decoding, admission, validation) delays other requests;
-//! waiting for the disk does not. Each of a few *lanes* runs one request until its first wait, then
-//! the next user's request. A user that sends a thousand requests at once waits behind its own
-//! requests. Another user's request waits behind one of them per lane, not behind all. The store
-//! orders the writes that wait for the disk in the same way
+//! A turn is a permission to compute. Computing (decoding, admission, validation) delays other
+//! requests; waiting for the disk does not. Each of a few *lanes* runs one request until its first
+//! wait, then the next user's request. A user that sends a thousand requests at once waits behind
+//! its own requests. Another user's request waits behind one of them per lane, not behind all. The
+//! store orders the writes that wait for the disk in the same way
 //! ([`berth_store::Store::commit_for`]).
 //!
-//! While several users call, each may have only its share of requests under way. A request counts
+//! While several users call, each may have only its share of requests in progress. A request counts
 //! against the share until its write is durable ([`shares`]). A lone user is limited only by the
 //! lanes. When no other request waits, a request pays one wake-up: some microseconds.
 //!
@@ -38,13 +38,13 @@ pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns, UnderWay};
 
-/// Minimum of requests under way per processor while several users share, for instant commits.
+/// Minimum of requests in progress per processor while several users share, for instant commits.
 /// Measured on two processors with an optimised build, while another user floods the server: with
 /// 2, the p99 of a user is 2.2 to 2.5 times its p99 alone; with 4, it is 3.6 to 4.7 times. The
 /// flood gets 2,100 calls a second with 2, and 3,300 with 4.
 const CAPACITY_MIN: usize = 2;
 /// Approximate processor time of a request whose client runs on the same machine. While users
-/// share, enough requests are under way to keep the processors half busy: each request waits for
+/// share, enough requests are in progress to keep the processors half busy: each request waits for
 /// about two commits, the one in progress and its own.
 const REQUEST_TIME: Duration = Duration::from_micros(160);
 /// `Retry-After`, in seconds, for rejected requests.
@@ -61,7 +61,7 @@ pub(crate) struct Fairness {
     processors: usize,
     /// Source of the current commit time; `None` counts commits as instant.
     store: Option<Arc<dyn Store>>,
-    /// Whether the runtime can replace a thread that is busy with a long request.
+    /// True if the runtime can replace a thread that is busy with a long request.
     has_threads: bool,
     _lanes: JoinSet<()>,
 }
@@ -72,7 +72,7 @@ struct LaneGroup {
     arrived: Notify,
 }
 
-/// The right to compute.
+/// The permission to compute.
 struct Turn {
     lane: Lane,
     slot: Slot,
@@ -183,7 +183,7 @@ impl Fairness {
         Fairness { short, long, figures, processors, store: None, has_threads: false, _lanes: lanes }
     }
 
-    /// Number of requests that may be under way while users share.
+    /// Number of requests that may be in progress while users share.
     fn capacity(&self) -> usize {
         let commit = self.store.as_ref().map_or(Duration::ZERO, |store| store.commit_time());
         let meanwhile = usize::try_from(commit.as_nanos() / REQUEST_TIME.as_nanos()).unwrap_or(usize::MAX);
@@ -241,7 +241,7 @@ impl Fairness {
         self.figures.began_waiting(flow.level);
         let _queued = Queued { group, place, figures: &self.figures, flow };
         group.arrived.notify_one();
-        // The lanes end with the listener. Requests under way at that time still get a response.
+        // The lanes end with the listener. Requests in progress at that time still get a response.
         Ok(turn.await.ok())
     }
 }

@@ -113,7 +113,7 @@ async fn report_dangling(state: &State, requests: &dyn OwnRequests, schema: &Val
     tracing::debug!(name, "gave up writing the Dangling condition of a FlowSchema: too many conflicting writes");
 }
 
-/// The condition that the schema should have, or `None` if it has it.
+/// The condition that the schema should have; `None` if it already has this condition.
 fn condition(state: &State, schema: &Value) -> Option<Value> {
     let level = level_of(schema);
     let references = format!("This FlowSchema references the PriorityLevelConfiguration object named \"{level}\"");

@@ -2,8 +2,8 @@
 //! are those of kube-apiserver: `ok`, or with `?verbose` one line for each check. `?exclude=NAME`
 //! skips a check.
 //!
-//! A failed liveness probe restarts the server. So a store that cannot write makes the server not
-//! ready. It fails the liveness probe only if a restart would help.
+//! A failed liveness probe restarts the server. Therefore a store that cannot write makes the
+//! server not ready, but fails the liveness probe only if a restart would help.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::{Body, RequestInfo};
 pub(crate) struct Health<'a> {
     /// The store of all objects.
     pub(crate) store: &'a dyn Store,
-    /// Whether all objects that every cluster has are stored.
+    /// True if all objects that every cluster has are stored.
     pub(crate) is_started: bool,
 }
 

@@ -21,13 +21,13 @@ pub(crate) struct Commit<'a> {
     pub(crate) row: &'a ResourceInfo,
     /// The object as stored, or its last state.
     pub(crate) object: &'a Arc<Value>,
-    /// Whether the write removed the object.
+    /// True if the write removed the object.
     pub(crate) gone: bool,
 }
 
 /// The hook of one or several kinds.
 pub(crate) trait KindHook: Send + Sync {
-    /// Whether the hook belongs to a row.
+    /// True if the hook belongs to a row.
     fn is_about(&self, row: &ResourceInfo) -> bool;
 
     /// Starts the part of a write that belongs to the kind. `requested` is the object before the

@@ -13,7 +13,7 @@ pub struct Kubeconfig<'a> {
     pub name: &'a str,
     /// URL of the server, such as `https://127.0.0.1:6443`.
     pub server: &'a str,
-    /// PEM certificate of the authority that signed the server's certificate.
+    /// PEM certificate of the certificate authority that signed the server's certificate.
     pub authority_pem: &'a str,
     /// Name that clients send (SNI) and expect in the server's certificate, if it is not the host
     /// of the URL.
@@ -47,7 +47,7 @@ impl Kubeconfig<'_> {
         write_private(path, self.to_yaml().as_bytes())
     }
 
-    /// Whether the existing file need not be rewritten: it names the same server, trusts the same
+    /// True if the existing file need not be rewritten: it names the same server, trusts the same
     /// authority, and has a client certificate that is still valid at `now`.
     pub fn is_served_by(&self, path: &Path, now: jiff::Timestamp) -> bool {
         let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).ok();

@@ -7,9 +7,10 @@
 //! conversion to the requested version and encoding. Objects are `serde_json::Value` throughout;
 //! [`berth_apimachinery`] has Kubernetes' operations on them (patch, apply, selectors).
 //!
-//! The crate never reads a clock, draws a random number or opens a file by itself: [`Config`]
-//! provides them. It does not depend on controllers, garbage collection or any kind of batch
-//! object. Other crates add admission rules through [`admission::AdmissionPlugin`].
+//! The content of objects depends only on the requests and on [`Config`], which provides the clock
+//! and the seed of uids and names. Only keys and tokens are random, and only certificates and
+//! kubeconfigs are stored in files. It does not depend on controllers, garbage collection or any
+//! kind of batch object. Other crates add admission rules through [`admission::AdmissionPlugin`].
 
 pub mod admission;
 mod aggregation;

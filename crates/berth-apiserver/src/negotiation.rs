@@ -1,8 +1,8 @@
 //! Chooses a media type that the client accepts (`Accept`), and whether to indent the response.
 //!
 //! Behaviour after Kubernetes' content negotiation (conformance suites `negotiate-*`,
-//! `accept-negotiation`). Clauses are tried by quality, then in order. The first offer that matches
-//! is chosen. Unknown parameters are ignored.
+//! `accept-negotiation`). Clauses are tried by quality, then specific media types before wildcards,
+//! then in order. The first offer that matches is chosen. Unknown parameters are ignored.
 
 /// Parameters of a clause, `as=Table` and the like, without the quality.
 pub type Parameters<'a> = Vec<(&'a str, &'a str)>;
@@ -69,7 +69,8 @@ pub fn parameter<'a>(parameters: &Parameters<'a>, name: &str) -> Option<&'a str>
     parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
 }
 
-/// Whether to indent a response: as the query says; without a query, for interactive programs.
+/// True if a response is indented: if `query`, the value of the parameter `pretty`, requests it or,
+/// without a value, for interactive programs.
 pub fn is_pretty(query: Option<&str>, user_agent: &str) -> bool {
     match query.filter(|value| !value.is_empty()) {
         Some(value) => matches!(value, "1" | "t" | "T" | "true" | "True" | "TRUE"),

@@ -31,7 +31,8 @@ impl Objects {
         &self.compiled
     }
 
-    /// Names of the CustomResourceDefinitions of a group, except `but`, that lack an accepted name.
+    /// Names of the CustomResourceDefinitions of a group that lack an accepted name, except `but`
+    /// and definitions that are being deleted.
     pub(crate) fn definitions_lacking_names(&self, group: &str, but: &str) -> Vec<String> {
         self.definitions.lacking(self.store.as_ref(), group, but)
     }

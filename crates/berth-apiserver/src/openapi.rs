@@ -1,9 +1,9 @@
 //! OpenAPI v2 and v3 documents, and the schemas of built-in kinds.
 //!
-//! A document is generated on its first request, from the table of kinds, the published
-//! definitions of built-in kinds and the schemas of CustomResourceDefinitions. It is cached beside
-//! the [`Registry`] that it describes: a changed registry has a new cache. The v3 document of a
-//! group and version holds only the definitions that this version needs.
+//! A document is generated on its first request, from the table of kinds, the published definitions
+//! of built-in kinds and the schemas of CustomResourceDefinitions. It is cached with the
+//! [`Registry`] that it describes. A changed registry has a new cache. The v3 document of a group
+//! and version holds only the definitions that this version needs.
 //!
 //! v3 is served as JSON, v2 as JSON and as protobuf, which Go clients require.
 
@@ -177,7 +177,8 @@ mod tests {
         let info = RequestInfo::parse(&http::Method::GET, path, "");
         let response = handle(registry, &Cache::default(), true, &info, &http::HeaderMap::new())?;
         let body = http_body_util::BodyExt::collect(response.into_body());
-        let body = futures::FutureExt::now_or_never(body).expect("all there").expect("never fails").to_bytes();
+        let body =
+            futures::FutureExt::now_or_never(body).expect("the body is complete").expect("never fails").to_bytes();
         Some(serde_json::from_slice(&body).expect("JSON"))
     }
 

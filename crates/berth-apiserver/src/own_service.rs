@@ -2,9 +2,10 @@
 //! address at which this server listens. As in kube-apiserver, a missing Service is created and
 //! changes to it are reverted.
 //!
-//! Endpoints cannot be loopback addresses, because no other machine could reach them. A server
-//! that listens at a loopback address has the Service without endpoints. It deletes endpoints that
-//! it created itself at an earlier address, and keeps endpoints that other clients wrote.
+//! Endpoints cannot be loopback addresses, because no other machine could reach them. A server that
+//! listens at a loopback address has the Service without endpoints, and so has one that listens at
+//! the unspecified address. At a loopback address, the server deletes endpoints that it created
+//! itself at an earlier address, and keeps endpoints that other clients wrote.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -177,20 +178,20 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let path = "/api/v1/namespaces/default/services/kubernetes";
         let get = |path: &'static str| send(&server, Method::GET, path, &Value::Null);
-        let (_, mut service) = get(path).await.expect("an answer");
+        let (_, mut service) = get(path).await.expect("a response");
         assert_eq!(service["spec"]["clusterIPs"], json!([CLUSTER_IP]));
         assert_eq!(service["spec"]["ports"][0]["targetPort"], 6443);
         let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
-        let (_, slice) = get(slices).await.expect("an answer");
+        let (_, slice) = get(slices).await.expect("a response");
         assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.7"]));
 
         service["spec"]["ports"] = json!([{"name": "other", "port": 1, "protocol": "TCP", "targetPort": 2}]);
-        let (code, _) = send(&server, Method::PUT, path, &service).await.expect("an answer");
+        let (code, _) = send(&server, Method::PUT, path, &service).await.expect("a response");
         assert_eq!(code, StatusCode::OK);
-        send(&server, Method::DELETE, slices, &Value::Null).await.expect("an answer");
+        send(&server, Method::DELETE, slices, &Value::Null).await.expect("a response");
         tokio::time::sleep(EVERY).await;
-        assert_eq!(get(path).await.expect("an answer").1["spec"]["ports"][0]["port"], 443);
-        assert_eq!(get(slices).await.expect("an answer").0, StatusCode::OK);
+        assert_eq!(get(path).await.expect("a response").1["spec"]["ports"][0]["port"], 443);
+        assert_eq!(get(slices).await.expect("a response").0, StatusCode::OK);
         let before = server.store().revision();
         tokio::time::sleep(2 * EVERY).await;
         assert_eq!(server.store().revision(), before, "objects without differences are not written");
@@ -216,16 +217,16 @@ mod tests {
         listen(&server, "192.0.2.7:6443").await;
         for (collection, field) in [(ENDPOINTS, "subsets"), (SLICES, "ports")] {
             let path = format!("{collection}/{NAME}");
-            let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+            let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("a response");
             let wanted = found.as_object_mut().expect("an object").remove(field).expect("the field exists");
-            let (code, left) = send(&server, Method::PUT, &path, &found).await.expect("an answer");
+            let (code, left) = send(&server, Method::PUT, &path, &found).await.expect("a response");
             assert!(code.is_success() && left.get(field) != Some(&wanted), "{left}");
             listen(&server, "192.0.2.7:6443").await;
-            assert_eq!(send(&server, Method::GET, &path, &Value::Null).await.expect("an answer").1[field], wanted);
+            assert_eq!(send(&server, Method::GET, &path, &Value::Null).await.expect("a response").1[field], wanted);
         }
         listen(&server, "[2001:db8::7]:6443").await;
         let path = format!("{SLICES}/{NAME}");
-        let (_, slice) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+        let (_, slice) = send(&server, Method::GET, &path, &Value::Null).await.expect("a response");
         assert_eq!(
             (&slice["addressType"], slice["endpoints"][0]["addresses"][0].as_str()),
             (&json!("IPv6"), Some("2001:db8::7"))
@@ -238,13 +239,13 @@ mod tests {
         listen(&server, "192.0.2.7:6443").await;
         let path = format!("{ENDPOINTS}/{NAME}");
         let touched = format!("{path}?fieldManager=other");
-        let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+        let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("a response");
         found["metadata"]["labels"]["a"] = json!("b");
         let request = Request::put(touched).header(http::header::CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(found.to_string()))).expect("a request");
         assert!(server.handle(request, UserInfo::master("other")).await.status().is_success());
         listen(&server, "127.0.0.1:6443").await;
-        let get = async |path: &str| send(&server, Method::GET, path, &Value::Null).await.expect("an answer").0;
+        let get = async |path: &str| send(&server, Method::GET, path, &Value::Null).await.expect("a response").0;
         assert_eq!(get(&path).await, StatusCode::OK);
         assert_eq!(get(&format!("{SLICES}/{NAME}")).await, StatusCode::NOT_FOUND);
     }
@@ -254,7 +255,7 @@ mod tests {
         let server = server();
         let services = "/api/v1/namespaces/default/services";
         let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": CLUSTER_IP, "ports": [{"port": 1}]}});
-        assert!(send(&server, Method::POST, services, &other).await.expect("an answer").0.is_success());
+        assert!(send(&server, Method::POST, services, &other).await.expect("a response").0.is_success());
         let (collection, service, fields) = wanted("127.0.0.1:1".parse().expect("an address")).remove(0);
         let why = reconcile(&server, collection, &service, fields).await.expect_err("the address is taken");
         assert!(why.contains("provided IP is already allocated"), "{why}");

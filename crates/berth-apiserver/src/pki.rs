@@ -1,11 +1,13 @@
-//! The certificates of one embedded cluster: a certificate authority that lasts as long as the
-//! data folder, the serving and client certificates that it signs at each start, and a separate
-//! authority for the client certificate that the server presents to aggregated API servers.
+//! The certificates of one embedded cluster: a certificate authority that lasts as long as the data
+//! folder, the serving and client certificates that it signs at each start, and a separate
+//! certificate authority for the client certificate that the server presents to aggregated API
+//! servers.
 //!
-//! Only the authorities and the key of service account tokens are stored on disk (mode 0600,
-//! written atomically). Serving and client certificates are signed anew at each start. That costs
-//! a millisecond, and none of them has to be renewed. Certificates of earlier starts remain valid
-//! until they expire, because the authority remains. All keys are on the elliptic curve P-256.
+//! Only the certificate authorities and the key of service account tokens are stored on disk (mode
+//! 0600, written atomically). Serving and client certificates are signed again at each start. That
+//! costs a millisecond, and none of them has to be renewed. Certificates of earlier starts remain
+//! valid until they expire, because the authority remains. All keys are on the elliptic curve
+//! P-256.
 
 use std::fs;
 use std::io::Write;
@@ -19,9 +21,9 @@ use rcgen::{
 
 use crate::auth::tokens::TokenKey;
 
-/// Years a certificate authority is valid.
+/// Validity of a certificate authority in years.
 const AUTHORITY_YEARS: i16 = 10;
-/// Years a serving or client certificate is valid.
+/// Validity of a serving or client certificate in years.
 const LEAF_YEARS: i16 = 1;
 /// Names in every serving certificate: those by which clients on this machine and inside a cluster
 /// address the API server.
@@ -59,10 +61,10 @@ pub enum PkiError {
         /// Expected content, such as `private key`.
         what: &'static str,
     },
-    /// An authority's certificate exists without its key.
+    /// The certificate of a certificate authority exists without its key.
     #[error(
-        "{path} exists without {missing}: restore {missing}, or move {path} away so that a new authority is created \
-         (clients then need the new kubeconfig)"
+        "{path} exists without {missing}: restore {missing}, or move {path} away so that a new certificate \
+         authority is created (clients then need the new kubeconfig)"
     )]
     Half {
         /// The existing file.
@@ -70,9 +72,9 @@ pub enum PkiError {
         /// The missing file.
         missing: PathBuf,
     },
-    /// An authority's certificate has another key.
+    /// The certificate of a certificate authority has another key.
     #[error(
-        "{certificate} is not the certificate of {key}: restore files that match, or move both away so that a new \
+        "{certificate} is not the certificate of {key}: restore files that match, or move both away so that a new certificate \
          authority is created (clients then need the new kubeconfig)"
     )]
     Mismatch {
@@ -116,10 +118,11 @@ pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
 pub struct FrontProxy {
     /// The client certificate and its key.
     pub identity: Identity,
-    /// PEM certificate of the authority that signed it. The authority signs nothing else, so that
-    /// no client of the cluster can impersonate another user towards aggregated API servers.
+    /// PEM certificate of the certificate authority that signed it. That authority signs nothing
+    /// else, so that no client of the cluster can impersonate another user towards aggregated API
+    /// servers.
     pub authority_pem: String,
-    /// PEM certificate of the authority that signs the client certificates of users.
+    /// PEM certificate of the certificate authority that signs the client certificates of users.
     pub client_authority_pem: String,
 }
 
@@ -131,7 +134,7 @@ pub struct Pki {
     today: jiff::civil::Date,
 }
 
-/// An authority that can sign.
+/// A certificate authority with its key.
 struct Authority {
     certificate_pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -143,9 +146,9 @@ impl Authority {
         Ok(Authority { certificate_pem, issuer: issuer(name, key) })
     }
 
-    /// The authority stored in `FILE.crt` and `FILE.key` of a directory. It is created if it is
-    /// missing or expires within 30 days. Files that an interrupted start left incomplete are
-    /// completed.
+    /// The certificate authority stored in `FILE.crt` and `FILE.key` of a directory. It is created
+    /// if it is missing or expires within 30 days. Files that an interrupted start left incomplete
+    /// are completed.
     fn load_or_create(directory: &Path, file: &str, name: &str, now: jiff::Timestamp) -> Result<Authority, PkiError> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
@@ -210,12 +213,12 @@ impl Authority {
     }
 }
 
-/// Common names of the authorities.
+/// Common names of the certificate authorities.
 const CLIENTS: &str = "berth-ca";
 const FRONT_PROXY: &str = "berth-front-proxy-ca";
 
 impl Pki {
-    /// Authorities and keys that are in memory only.
+    /// Certificate authorities and keys that are only in memory.
     ///
     /// `now` is the real time, because clients check certificates against their own clocks. The
     /// clock of an embedded cluster may run faster.
@@ -226,11 +229,11 @@ impl Pki {
         Ok(Pki { clients, front_proxy, token_key, today })
     }
 
-    /// The authorities and keys stored in `directory`. On first use, they and the directory are
-    /// created. `now` as in [`Pki::ephemeral`].
+    /// The certificate authorities and keys stored in `directory`. On first use, they and the
+    /// directory are created. `now` as in [`Pki::ephemeral`].
     ///
-    /// Fails when files cannot be read or written, or are invalid. An authority that expires
-    /// within 30 days is replaced: clients then need a new kubeconfig.
+    /// Fails when files cannot be read or written, or are invalid. A certificate authority that
+    /// expires within 30 days is replaced. Clients then need a new kubeconfig.
     pub fn load_or_create(directory: &Path, now: jiff::Timestamp) -> Result<Pki, PkiError> {
         create_private_directory(directory)?;
         let clients = Authority::load_or_create(directory, "ca", CLIENTS, now)?;
@@ -251,7 +254,7 @@ impl Pki {
         Ok(Pki { clients, front_proxy, token_key, today: date(now) })
     }
 
-    /// PEM certificate of the authority that clients trust.
+    /// PEM certificate of the certificate authority that clients trust.
     pub fn authority_pem(&self) -> &str {
         &self.clients.certificate_pem
     }
@@ -298,8 +301,8 @@ impl Pki {
     }
 }
 
-/// Certificate parameters of an authority without its dates. A stored authority needs no others to
-/// sign.
+/// Certificate parameters of a certificate authority without its dates. A stored authority needs no
+/// other parameters to sign.
 fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -318,7 +321,7 @@ fn new_authority(name: &str, today: jiff::civil::Date) -> Result<(String, KeyPai
     Ok((authority_certificate(name, today, &key)?, key))
 }
 
-/// The self-signed certificate of an authority with this key.
+/// The self-signed certificate of a certificate authority with this key.
 fn authority_certificate(name: &str, today: jiff::civil::Date, key: &KeyPair) -> Result<String, PkiError> {
     let mut params = authority(name);
     set_validity(&mut params, today, AUTHORITY_YEARS);

@@ -7,7 +7,7 @@ use http::Method;
 /// The parsed request line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// Whether this is a request for objects (as opposed to discovery, health, OpenAPI).
+    /// True if this is a request for objects (as opposed to discovery, health, OpenAPI).
     pub is_resource_request: bool,
     /// Path of the URL as sent.
     pub path: String,
@@ -26,7 +26,7 @@ pub struct RequestInfo {
     pub resource: String,
     /// Subresource, empty for the resource itself.
     pub subresource: String,
-    /// Name of the object, empty for collections.
+    /// Name of the object. For a collection: the name that its field selector requires, or empty.
     pub name: String,
     /// Path segments from the resource on.
     pub parts: Vec<String>,
@@ -142,7 +142,7 @@ pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = S
 /// The health paths. Paths of single checks are below them.
 pub(crate) const HEALTH_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
-/// Whether a path is a health path or one of its checks.
+/// True if a path is a health path or one of its checks.
 pub(crate) fn is_probe(path: &str) -> bool {
     let below = |probe: &&str| path.strip_prefix(*probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     HEALTH_PATHS.iter().any(below)

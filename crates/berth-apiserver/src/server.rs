@@ -59,7 +59,8 @@ pub struct Config {
     /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
     /// enforced.
     pub pod_security: PodSecurity,
-    /// Source of pod logs; `None` responds to every request for logs with an error.
+    /// Source of the pod logs that `pod_streams` does not provide. With `None`, a request for such
+    /// a log gets an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Streams of the programs in pods; `None` responds to every request for them with an error.
     pub pod_streams: Option<Arc<dyn PodStreams>>,
@@ -85,7 +86,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A server on `store` with a clock; seed 0, no plugins, no logs, no converters.
+    /// The configuration of a server on `store` with a clock: seed 0, no plugins, no logs and no
+    /// converters.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Config {
         Config {
             store,
@@ -122,7 +124,8 @@ pub(crate) struct Inner {
     pub(crate) quotas: Arc<Quotas>,
     /// Behaviour of single kinds around a commit.
     pub(crate) hooks: KindHooks,
-    /// Fairness metrics of requests over the listener: queue lengths and waiting times.
+    /// Fairness metrics of requests over the listener: queue lengths, waiting times and execution
+    /// times.
     pub(crate) figures: Arc<Figures>,
     tokens: Option<Arc<Tokens>>,
     /// Cache of parsed `managedFields` field sets.
@@ -178,7 +181,8 @@ impl ApiServer {
     }
 
     /// Waits until the objects that every cluster has (system namespaces, roles, priority classes)
-    /// are stored. An in-memory store holds them as soon as [`ApiServer::new`] returns.
+    /// are stored. An in-memory store holds them as soon as [`ApiServer::new`] returns. Then
+    /// repairs objects whose follow-up writes were lost in a crash.
     ///
     /// Returns the store's error when it cannot write.
     pub async fn ready(&self) -> Result<(), berth_store::CommitError> {
@@ -195,7 +199,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether bootstrap is complete: all objects that every cluster has are stored.
+    /// True if bootstrap is complete: all objects that every cluster has are stored.
     pub(crate) fn is_started(&self) -> bool {
         self.inner.started.load(Ordering::Relaxed)
     }
@@ -285,8 +289,8 @@ impl ApiServer {
     }
 
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
-    /// Service or its endpoints change. Runs until dropped. Started with the listener, not in
-    /// virtual time.
+    /// Service or its endpoints change. Runs until dropped. It is started with the listener, and
+    /// not in virtual time.
     pub async fn follow_services(self) {
         self.inner.services.follow().await;
     }

@@ -32,13 +32,14 @@ fn of(service: &Value) -> impl Iterator<Item = &str> {
     given.filter(|address| !address.is_empty() && *address != "None")
 }
 
-/// Whether a Service has addresses or, on an update, had addresses before.
+/// True if a Service has addresses or, on an update, had addresses before.
 pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }
 
-/// Claims the new addresses of a Service and returns them. With `is_chosen`, the client chose the
-/// address; otherwise it is replaced if another Service claimed it first.
+/// Claims the new addresses of a Service. Returns the addresses whose IPAddress it created. With
+/// `is_chosen`, the client chose the address; otherwise it is replaced if another Service claimed
+/// it first.
 pub(crate) async fn claim(
     state: &State,
     service: &mut Value,
@@ -87,8 +88,8 @@ pub(crate) async fn release(state: &State, taken: &[String]) {
     }
 }
 
-/// After a Service was written: ensures an IPAddress for each of its addresses, and deletes its
-/// others.
+/// After a Service was written: ensures that each of its addresses has an IPAddress, and deletes
+/// its other IPAddresses.
 pub(crate) async fn follow(state: &State, service: &Value, gone: bool) {
     let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
     for address in &kept {
@@ -151,8 +152,8 @@ async fn make(state: &State, address: &str, service: &Value) -> Result<bool, Com
     state.commit_in(QUEUE, Write::Create { key, value }).await.map(|_| true)
 }
 
-/// Deletes an IPAddress. Failures are repaired at the next start; a full store queue is temporary
-/// and retried.
+/// Deletes an IPAddress. If the store's queue is full, the deletion is retried. After other
+/// failures, the next start deletes the IPAddress.
 async fn remove(state: &State, address: &str) {
     let key = objects::key(GROUP, PLURAL, "", address);
     for _ in 0..REMOVALS {

@@ -19,7 +19,7 @@ use crate::state::State;
 /// The hook of Services.
 pub(crate) struct ServiceHook {
     state: Arc<State>,
-    /// Held by a write that changes the addresses of a Service, from before the addresses are
+    /// Held by a write of a Service that has or had addresses, from before the addresses are
     /// claimed until the follow-up of the stored object. Without it, a Service that is created
     /// while a Service of the same name is deleted would lose its address to that deletion.
     lock: Arc<Mutex<()>>,
@@ -55,7 +55,7 @@ impl KindHook for ServiceHook {
 struct ServiceWrite {
     state: Arc<State>,
     lock: Arc<Mutex<()>>,
-    /// Whether the client chose the cluster IP.
+    /// True if the client chose the cluster IP.
     is_chosen: bool,
     /// The allocated node ports, if the write may change node ports.
     drawn: Option<Drawn>,

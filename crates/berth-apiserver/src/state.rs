@@ -53,7 +53,7 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Whether `row` is a custom resource whose definition is being deleted.
+    /// True if `row` is a custom resource whose definition is being deleted.
     pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
         self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
     }

@@ -62,7 +62,7 @@ pub enum ListenError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The certificate, its key or the authority cannot be used.
+    /// The certificate, its key or the certificate authority cannot be used.
     #[error("TLS set-up: {0}")]
     Tls(String),
 }
@@ -118,7 +118,8 @@ impl CertificatesHandle {
 }
 
 impl Listener {
-    /// Binds `address` (port 0: any free one). Client certificates are checked at the time `now`.
+    /// Binds `address` (port 0: any free one). Client certificates are checked at the time that
+    /// `now` returns.
     pub async fn bind(
         address: SocketAddr,
         certificates: &Certificates,

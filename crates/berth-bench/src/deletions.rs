@@ -81,7 +81,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let answered = begun.elapsed();
     until(&cluster, "the Workloads of deleted Jobs to be deleted", |left| left.workloads == 0).await?;
     let wall = begun.elapsed();
-    until(&cluster, "the ClusterQueue to count none of them", |left| left.counted == 0).await?;
+    until(&cluster, "the ClusterQueue to count none of the deleted Jobs", |left| left.counted == 0).await?;
     let counted = begun.elapsed();
     let cost = Cost::own().since(cost);
     let writes = since(&cluster.controller_writes(), &writes_before);
@@ -191,7 +191,7 @@ async fn admitted(client: &Client, name: &str) -> anyhow::Result<()> {
 
 struct Report {
     count: usize,
-    /// Time until every Job had a Workload.
+    /// Time until every Job had a Workload that its ClusterQueue counted.
     submitted: Duration,
     /// Time until the API server responded to the deletion.
     answered: Duration,

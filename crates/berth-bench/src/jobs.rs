@@ -175,7 +175,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A change of a Job, as the watch shows it.
+/// A change to a Job, as the watch shows it.
 struct Change {
     name: String,
     at: Instant,

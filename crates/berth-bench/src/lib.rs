@@ -10,6 +10,7 @@ mod objects;
 mod report;
 mod sender;
 mod simulated;
+mod starts;
 mod target;
 mod throughput;
 
@@ -34,6 +35,8 @@ enum Command {
     /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait
     /// during the deletion.
     Deletions(deletions::Options),
+    /// Start pods of one process on this machine, and measure the time to their first instruction.
+    Starts(starts::Options),
     /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
     Api(throughput::Options),
 }
@@ -47,12 +50,14 @@ pub enum Output {
     Json,
 }
 
-/// Runs a bench. The exit code is a failure if an object was lost, admitted twice or miscounted.
+/// Runs a bench. The exit code is a failure if the bench found an error, such as an object that was
+/// lost, admitted twice or miscounted.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.command {
         Command::Load(options) => load::main(options),
         Command::Jobs(options) => jobs::main(options),
         Command::Deletions(options) => deletions::main(options),
+        Command::Starts(options) => starts::main(options),
         Command::Api(options) => throughput::main(options),
     }
 }

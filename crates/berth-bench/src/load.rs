@@ -90,7 +90,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let (writes_before, costs_before) = (target.controller_writes().await?, target.costs());
 
-    // Run the load until every workload has finished, or nothing moves any more.
+    // Run the load until every workload has finished, or there is no more progress.
     let mimic = Mimic::new(target.client.clone(), plan, Instant::now());
     let mut released = None;
     let ended = {

@@ -22,7 +22,7 @@ use crate::target::{Folder, Writes, writes};
 /// A run without any progress for this long fails.
 pub const STALLED: Duration = Duration::from_secs(60);
 /// Maximum number of submissions in flight.
-const SUBMISSIONS_MAX: usize = 64;
+pub const SUBMISSIONS_MAX: usize = 64;
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
 /// A running cluster.
@@ -47,8 +47,8 @@ pub struct Team<'a> {
 }
 
 impl Simulated {
-    /// Starts a cluster of nodes with 32 CPUs each. Pods take `runtime` and no time to start or
-    /// stop.
+    /// Starts a cluster of nodes with 32 CPUs each. Pods run for `runtime`, and take no time to
+    /// start or stop.
     pub async fn start(data_dir: Option<&Path>, nodes: u32, runtime: Duration) -> anyhow::Result<Self> {
         let folder = Folder::of(data_dir)?;
         let cluster = json!({
@@ -130,7 +130,8 @@ impl Simulated {
     }
 }
 
-fn is(object: &Value, condition: &str) -> bool {
+/// True if a condition of the object is true.
+pub fn is(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|it| it["type"] == condition && it["status"] == "True")
 }

@@ -46,8 +46,8 @@ pub struct TargetOptions {
     /// Where the API server and the controllers run.
     #[arg(long, value_enum, default_value = "embedded")]
     api: Where,
-    /// Kubeconfig file of a cluster to measure instead, with the controllers that run in it. The
-    /// cluster should have no other load.
+    /// Kubeconfig file of an existing cluster: measure it and its controllers instead of starting
+    /// them. The cluster should have no other load.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "limit", "data_dir"])]
     kubeconfig: Option<PathBuf>,
     /// Limit on the requests of the controllers' client, as in client-go: requests per second and
@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Writes of the controllers so far. Empty for another cluster, whose writes are not known.
+    /// Writes of the controllers so far. Empty for another cluster, because its writes are unknown.
     pub async fn controller_writes(&self) -> anyhow::Result<Writes> {
         Ok(match &self.side {
             Side::Embedded { requests, .. } => writes(&requests.text()),
@@ -359,6 +359,72 @@ pub fn client_with(config: kube::Config) -> anyhow::Result<Client> {
 async fn config_of(path: &Path) -> anyhow::Result<kube::Config> {
     let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
     Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+}
+
+/// `berth up` with this machine as its node, as a process of its own.
+pub struct Machine {
+    /// The bench's own client.
+    pub client: Client,
+    process: Running,
+    _folder: Folder,
+}
+
+impl Machine {
+    /// Starts the cluster. Once this returns, the node is ready.
+    pub async fn start(folder: Option<&Path>, isolation: &str) -> anyhow::Result<Self> {
+        let folder = Folder::of(folder)?;
+        let kubeconfig = folder.path.join("kubeconfig");
+        let [data, file] = [&folder.path, &kubeconfig].map(|path| path.display().to_string());
+        let mut process = Running::start(&[
+            "up",
+            "--runtime=process",
+            "--isolation",
+            isolation,
+            "--data-dir",
+            &data,
+            "--kubeconfig",
+            &file,
+            "--listen=127.0.0.1:0",
+            "--stop-pods",
+        ])?;
+        process.wait("Next ")?;
+        let client = client_of(&kubeconfig, &Requests::default()).await?;
+        let deadline = tokio::time::Instant::now() + START_MAX;
+        while !has_ready_node(&client).await? {
+            if let Some(status) = process.child.try_wait()? {
+                bail!("berth up ended: {status}");
+            }
+            if tokio::time::Instant::now() > deadline {
+                bail!("the node of this machine is not ready after {} s", START_MAX.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(Machine { client, process, _folder: folder })
+    }
+
+    /// Cost of the process of `berth up`, without its pods.
+    pub fn cost(&self) -> Cost {
+        self.process.cost()
+    }
+
+    /// Stops the cluster and its pods as Ctrl-C does.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.process.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+        let deadline = tokio::time::Instant::now() + START_MAX;
+        while self.process.child.try_wait()?.is_none() {
+            if tokio::time::Instant::now() > deadline {
+                bail!("berth up did not stop within {} s", START_MAX.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+}
+
+async fn has_ready_node(client: &Client) -> anyhow::Result<bool> {
+    let list: serde_json::Value = client.request(http::Request::get("/api/v1/nodes").body(Vec::new())?).await?;
+    Ok(list["items"].as_array().into_iter().flatten().any(|node| crate::simulated::is(node, "Ready")))
 }
 
 /// A child process that runs `berth`; killed when dropped.

@@ -34,7 +34,7 @@ const WATCHED: &str = "bench-watch";
 const TENANT: &str = "bench-tenant";
 /// Number of requests that each client of the flood has in flight.
 const FLOOD_DEPTH: usize = 4;
-/// Pause between two changes of the watched object.
+/// Pause between two changes to the watched object.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum time for the last event to reach the watchers.
 const EVENTS_MAX: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ pub struct Options {
     /// Number of watchers of one object.
     #[arg(long, default_value_t = 200)]
     watchers: usize,
-    /// Number of changes of the watched object.
+    /// Number of changes to the watched object.
     #[arg(long, default_value_t = 200)]
     changes: usize,
     /// Number of calls of one user, first alone and then while another user floods the server with
@@ -119,7 +119,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
     .await?;
     let after_patches = server.cost();
-    // Watches, a tenant beside a flood, and lists.
+    // Watches, a tenant during a flood of requests, and lists.
     let (delays, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > made {
@@ -128,8 +128,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
     let expected = options.listed.max(made);
-    // Every namespace has a ConfigMap with the certificate of the server's certificate authority,
-    // unless the server has none.
+    // The list may contain one more object: every namespace has a ConfigMap with the certificate of
+    // the server's certificate authority, if the server has one.
     let lost = expected.saturating_sub(found);
     let report = json!({
         "api": format!("{:?}", options.api),
@@ -174,7 +174,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
                 let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
                 say!(
-                    "         beside a flood of {} calls a second {beside}: p99 {ratio} times",
+                    "         during a flood of {} calls a second {beside}: p99 {ratio} times",
                     tenant["floodPerSecond"]
                 );
             }

@@ -53,14 +53,14 @@ pub trait Authorizer {
     fn authorize(&self, attributes: &Attributes) -> Verdict;
 }
 
-/// An incomplete authorization check.
+/// An authorization check that an expression builds step by step.
 #[derive(Clone, Debug)]
 pub struct Check {
     pub(crate) kind: Kind,
     pub(crate) attributes: Attributes,
 }
 
-/// What a check is about so far.
+/// The parts of a check that are set so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Authorizer,
@@ -70,12 +70,12 @@ pub(crate) enum Kind {
 }
 
 impl Check {
-    /// `authorizer`.
+    /// The value of the variable `authorizer`.
     pub fn authorizer() -> Check {
         Check { kind: Kind::Authorizer, attributes: Attributes::default() }
     }
 
-    /// `authorizer.requestResource`.
+    /// The value of `authorizer.requestResource` for a request with these attributes.
     pub fn request_resource(attributes: Attributes) -> Check {
         Check { kind: Kind::Resource, attributes }
     }

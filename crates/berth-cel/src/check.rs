@@ -192,7 +192,8 @@ impl Checker<'_> {
         self.env.struct_type(name).map(|object| Type::Type(Some(Arc::new(Type::Object(object)))))
     }
 
-    /// The type of an item of a literal; an optional item holds an optional of it.
+    /// The type that an item adds to a literal. The expression of an optional item (`?item`) must
+    /// be an optional; its type parameter is returned.
     fn unwrapped(&mut self, value: &Expr, optional: bool) -> Type {
         let type_ = self.type_of(value);
         if !optional {
@@ -494,7 +495,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks literals that can be validated without evaluation.
+    /// Checks that the elements of a literal list or map have one type, unless the environment
+    /// allows mixed types, and that literal timestamps, durations and patterns are valid.
     fn literals(&mut self, expr: &Expr) {
         match &expr.kind {
             Kind::List(elements) => {

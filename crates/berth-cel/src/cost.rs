@@ -74,7 +74,8 @@ pub(crate) enum CostRule {
     Validate,
     /// Creating a list with the items of the result.
     NewList,
-    /// Creating a list by iterating over the first argument as often as the second says, or once.
+    /// Creating a list by iterating over the first argument. The second argument is the number of
+    /// iterations, by default one.
     Flatten,
     /// Creating a list by comparing every item of this argument with every other.
     SelfCompare(usize),
@@ -86,7 +87,7 @@ impl CostRule {
     /// The rule of a function; `overloads` are the parameters of the possible overloads, with a
     /// method's target first.
     pub(crate) fn of_call(function: &str, is_member: bool, overloads: &[Vec<Type>]) -> CostRule {
-        // Functions of Kubernetes' libraries have costs per function.
+        // A function of Kubernetes' libraries has one rule for all its overloads.
         match function {
             "check" => return CostRule::Fixed(CHECK_COST),
             "fieldSelector" | "labelSelector" => return CostRule::Selector,
@@ -223,7 +224,8 @@ fn inner_size(value: &Value<'_>) -> u64 {
     }
 }
 
-/// The hidden cost of a map entry in a traversal: one for its key and one for its value.
+/// The cost of traversing a map entry that has no declaration: one for its key and one for its
+/// value.
 const UNDECLARED: u64 = 2;
 
 /// The cost of traversing a value down to its scalars. The cost of each string is rounded down.

@@ -223,8 +223,8 @@ fn declare_object(schema: &Schema, resource: bool, name: &str, depth: usize) -> 
     Decl::simple(kind, type_, min_size)
 }
 
-/// True if a schema itself declares metadata fields that rules may use; it may then declare more
-/// than the default ones.
+/// True if a schema itself declares the metadata fields that rules may always use. The default
+/// declarations are then not needed.
 fn declares_metadata(schema: &Schema) -> bool {
     let is = |schema: Option<&Arc<Schema>>, wanted: SchemaType| {
         schema.is_some_and(|schema| schema.target().schema_type == Some(wanted))

@@ -84,8 +84,8 @@ impl Env {
         self
     }
 
-    /// Adds a function without parameters that returns a constant. Used to test the handling of
-    /// declarations from another server version.
+    /// Declares a function with these parameters and this result, but without an implementation. It
+    /// stands for a function of another server version in tests.
     #[must_use]
     pub fn constant_function(mut self, name: &str, params: Vec<Type>, result: Type) -> Self {
         let overload = Overload { member: false, params, result, since: 0 };

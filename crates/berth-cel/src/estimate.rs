@@ -24,7 +24,8 @@ pub struct Estimate {
 pub trait Sizes {
     /// Maximum number of characters, items or entries of the value at a path; `None` if unknown. A
     /// path starts with a variable. `@items`, `@values` and `@keys` step into collections. The path
-    /// is empty for a value that no variable leads to. `type_` is the static type of the value.
+    /// is empty for a value that is not part of a variable. `type_` is the static type of the
+    /// value.
     fn max_size(&self, path: &[&str], type_: &Type) -> Option<u64>;
 }
 
@@ -56,8 +57,8 @@ impl Estimate {
         Estimate { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Multiplied by a factor and rounded up, in floating point as upstream: the rounding is
-    /// visible in large costs.
+    /// The estimate multiplied by a factor and rounded up. The computation is in floating point, as
+    /// upstream, because the rounding is visible in large costs.
     fn scaled(self, factor: f64) -> Estimate {
         let scale = |value: u64| {
             let scaled = (value as f64 * factor).ceil();

@@ -130,8 +130,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The value of a node at the start of a path; the path pays for it. Each step costs one. An
-    /// optional step without a result costs nothing, nor do the steps after it.
+    /// The value of a node of a path. Each step costs one; the caller charges the base cost of the
+    /// path. An optional step without a result costs nothing, nor do the steps after it.
     fn attribute(&mut self, node: &Node) -> Outcome<'a> {
         match node {
             Node::Slot(place) => self.slot(*place),
@@ -295,7 +295,7 @@ impl<'a> Machine<'a> {
         let mut values = Vec::with_capacity(args.len());
         let mut failed = None;
         for (index, arg) in args.iter().enumerate() {
-            // After the last argument nothing is skipped.
+            // If the last argument fails, no other argument is skipped, so the call is charged.
             let ends = stops && index + 1 < args.len();
             values.push(if ends { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }

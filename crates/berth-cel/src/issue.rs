@@ -9,7 +9,7 @@ pub struct Issues {
     issues: Vec<(u32, String)>,
 }
 
-/// Position of an error without a particular place.
+/// Position of an error that concerns the expression as a whole.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 /// Maximum number of errors to list.
 const SHOWN_MAX: usize = 100;

@@ -27,7 +27,7 @@ const SYMBOLS: [&str; 27] = [
     ".", ",", "=", "&", "|",
 ];
 
-/// The tokens of a text, and the lexical errors (offset and message).
+/// The tokens of a string, and the lexical errors (offset and message).
 pub(crate) fn lex(text: &str) -> (Vec<Spanned>, Vec<(u32, String)>) {
     let mut lexer = Lexer { chars: text.chars().collect(), at: 0, tokens: Vec::new(), errors: Vec::new() };
     lexer.run();

@@ -293,7 +293,8 @@ impl Parser {
             }
             if let Some(at) = self.take(".") {
                 if self.is("in") {
-                    // The word is read as the operator; parsing continues after it, as upstream.
+                    // As upstream, `in` is read as the operator here, and parsing continues with
+                    // it.
                     let found = self.token().at;
                     self.issues.push(found, "Syntax error: no viable alternative at input '.in'");
                     return Ok(operand);
@@ -406,7 +407,7 @@ impl Parser {
                 self.named(at, name)
             }
             _ => {
-                // A surplus token, if the token after it could stand here.
+                // Upstream calls the token extraneous if the next token could start an expression.
                 let next = self.tokens.get(self.at + 1).map(|next| &next.token);
                 let starts = match next {
                     Some(Token::Literal(_) | Token::Ident(_)) => true,

@@ -97,7 +97,8 @@ impl Program {
         &self.root
     }
 
-    /// The estimated range of its cost; `sizes` provides maximum sizes of variables.
+    /// The estimated range of the cost of one evaluation; `sizes` provides maximum sizes of
+    /// variables.
     pub fn estimate(&self, sizes: &dyn Sizes) -> Estimate {
         estimate::estimate(&self.ast.0, &self.ast.1, sizes)
     }
@@ -125,7 +126,7 @@ struct Planner<'e> {
     checked: &'e Checked,
     uses: Vec<bool>,
     globals: Vec<String>,
-    /// Names of fold variables, outermost first; `None` for slots without a name.
+    /// Names of the accumulators and variables of the enclosing folds, outermost first.
     locals: Vec<String>,
     failure: Option<String>,
 }
@@ -374,7 +375,7 @@ fn missing(name: &str) -> Node {
 }
 
 /// Plans `in` with a list. A list of simple constants becomes a set, in which a lookup adds nothing
-/// to the cost, whatever the length of the list.
+/// to the cost, regardless of the length of the list.
 fn member(operands: [Node; 2]) -> Node {
     let constants = match &operands[1] {
         Node::Const(Value::List(list)) if list.is_empty() => return Node::Const(Value::Bool(false)),

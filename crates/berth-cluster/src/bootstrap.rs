@@ -63,8 +63,8 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
         let object = NodePool::new(&pool.name, pool.spec.clone());
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
-            // After a restart, the configuration of the pool may have changed. Its number of nodes
-            // belongs to the autoscaler.
+            // After a restart, the configuration of the pool may have changed. The number of nodes
+            // is not reset, because the autoscaler manages it.
             Err(error) if is_already_exists(&error) => {
                 let mut spec = serde_json::to_value(&pool.spec).unwrap_or_default();
                 if let Some(spec) = spec.as_object_mut() {
@@ -80,8 +80,8 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
 }
 
 /// Creates the default storage class in a cluster without storage classes. A cluster with another
-/// class gets no second one. If a user deletes all classes, the next start creates the default
-/// again.
+/// class does not get a second one. If a user deletes all classes, the next start creates the
+/// default again.
 async fn create_storage_class(client: &Client) -> Result<(), kube::Error> {
     let api: Api<StorageClass> = Api::all(client.clone());
     if !api.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {

@@ -69,8 +69,8 @@ fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     spec.is_some_and(|spec| spec.max_unavailable.is_some()) || matches!(least, Some(Percentage(_)))
 }
 
-/// The status of a budget, and the time until the next evicted but undeleted pod counts again.
-/// `pods` are those that the budget selects.
+/// The status of a budget, and the time until the next evicted pod that was not deleted no longer
+/// counts as disrupted. `pods` are those that the budget selects.
 pub fn status(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
@@ -426,7 +426,7 @@ mod tests {
         let disrupted: Vec<_> = status.disrupted_pods.iter().flatten().map(|(name, _)| name.as_str()).collect();
         assert_eq!(disrupted, ["a"]);
         assert_eq!(requeue_after, Some(Duration::from_secs(60)));
-        // The pods "old" and "b".
+        // The healthy pods are "old" and "b".
         assert_eq!((status.current_healthy, status.disruptions_allowed), (2, 1));
         let condition = &status.conditions.unwrap()[0];
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "SufficientPods"));

@@ -55,7 +55,8 @@ pub struct Options {
     /// The nodes that run containers. All other nodes are simulated, and the first runs the pods of
     /// the hosted ones.
     pub process_nodes: Vec<ProcessNode>,
-    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are
+    /// simulated.
     pub folders: storage::Folders,
     /// Sources of the usage in `metrics.k8s.io`; nodes without a source are simulated. The API
     /// server of this process has a clone.
@@ -78,14 +79,15 @@ pub struct Site {
     pub version: String,
     /// Seed of all random values.
     pub seed: u64,
-    /// Simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real node.
+    /// True if simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real
+    /// node.
     pub taints_simulated: bool,
 }
 
 /// Adds all controllers of an embedded cluster to `manager`.
 ///
-/// The API server must serve the kinds that they watch (among them NodePool, ProvisioningRequest and
-/// JobSet) before the manager runs.
+/// The API server must serve the kinds that they watch (among them NodePool, ProvisioningRequest
+/// and JobSet) before the manager runs.
 pub fn install(manager: &mut Manager, options: Options) {
     let configuration = &options.configuration;
     let site = Site {

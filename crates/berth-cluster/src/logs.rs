@@ -17,8 +17,8 @@ use crate::kubelet::simulated::run;
 /// Number of parts of a run; a progress line ends each part but the last.
 const PROGRESS_PARTS: u32 = 10;
 
-/// Returns the logs of simulated pods. Clones share their state. Without logs until
-/// [`PodLogs::connect`].
+/// Returns the logs of simulated pods. Clones share their state. There are no logs before
+/// [`PodLogs::connect`] is called.
 #[derive(Clone, Default)]
 pub struct PodLogs {
     source: Arc<OnceLock<Source>>,
@@ -40,17 +40,17 @@ impl std::fmt::Debug for PodLogs {
 /// The requested part of a log: the fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The log of the container's previous run.
+    /// True for the log of the container's previous run.
     pub previous: bool,
-    /// Only lines of this many last seconds.
+    /// Only lines that are at most this many seconds old.
     pub since_seconds: Option<i64>,
     /// Only lines at or after this time.
     pub since_time: Option<Timestamp>,
-    /// Start each line with its time.
+    /// True if each line starts with its time.
     pub timestamps: bool,
-    /// Only this many last lines.
+    /// Only this many lines at the end of the log.
     pub tail_lines: Option<i64>,
-    /// Only this many first bytes of the selected lines.
+    /// Only this many bytes at the beginning of the selected lines.
     pub limit_bytes: Option<i64>,
 }
 

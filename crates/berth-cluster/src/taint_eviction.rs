@@ -1,8 +1,8 @@
 //! Taint-based eviction: deletes the pods of nodes that have `NoExecute` taints, unless the pods
 //! tolerate them. A toleration with `tolerationSeconds` delays the deletion.
 //!
-//! The seconds count from the time that the taint has in `timeAdded`, or else from when this process
-//! saw it first; for a pod that was bound later, from its binding.
+//! The seconds count from the time that the taint has in `timeAdded`, or else from when this
+//! process saw it first; for a pod that was bound later, from its binding.
 //!
 //! Source: Kubernetes documentation, "Taints and Tolerations: Taint based Evictions".
 
@@ -74,8 +74,8 @@ fn no_execute(node: &Node) -> Vec<Taint> {
     taints.iter().filter(|taint| taint.effect == NO_EXECUTE).cloned().collect()
 }
 
-/// When a pod with these tolerations must leave; `None` if it may stay. Each taint has the time from
-/// which its seconds count.
+/// When a pod with these tolerations must leave; `None` if it may stay. Each taint has the time
+/// from which its seconds count.
 fn eviction_time(tolerations: &[Toleration], taints: &[(Taint, Timestamp)]) -> Option<Timestamp> {
     let times = taints.iter().filter_map(|(taint, since)| {
         let matching = tolerations.iter().filter(|toleration| tolerates(toleration, taint));
@@ -91,7 +91,7 @@ fn eviction_time(tolerations: &[Toleration], taints: &[(Taint, Timestamp)]) -> O
     times.min()
 }
 
-/// When the pod was bound, as far as its status says.
+/// Time at which the pod was bound, from its status.
 fn bound_at(pod: &Pod) -> Timestamp {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let scheduled = conditions.into_iter().flatten().find(|it| it.type_ == "PodScheduled" && it.status == "True");

@@ -1,7 +1,7 @@
 //! The API groups that the controllers serve behind the API server: pending workloads
 //! ([`crate::visibility`]) and explanations ([`crate::explain`]). An APIService per version refers
-//! to a Service without selector: only the leading replica can answer, so it writes its own address
-//! into the EndpointSlice.
+//! to a Service without selector: only the leading replica can respond, so it writes its own
+//! address into the EndpointSlice.
 
 use berth_apimachinery::well_known;
 use serde_json::{Value, json};

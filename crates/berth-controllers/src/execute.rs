@@ -191,7 +191,8 @@ where
                     self.workloads.observe(made);
                     let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
                     if let Some(created) = job.filter(|_| !is_variant(&workload)) {
-                        // Objects carry whole seconds, and clocks of two machines differ.
+                        // The duration may be negative, because objects contain whole seconds and
+                        // the clocks of two machines differ.
                         let after = self.clock.now().duration_since(created.0).unsigned_abs();
                         self.metrics.workload_created(&J::kind(&()), after);
                     }
@@ -240,7 +241,7 @@ where
         }
     }
 
-    /// Reports on an object that the API server rejected a write for which the object waits. A
+    /// Records an event on an object if the API server rejected a write that the object needs. A
     /// policy, a quota or a webhook may be the cause.
     fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {

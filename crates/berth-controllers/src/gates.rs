@@ -80,8 +80,8 @@ macro_rules! gates {
     };
 }
 
-// Gate: stage, Kueue version since which it has this stage and default, default, what Berth does
-// with it, gates that must be on for it to be on.
+// Each row has a gate, its stage, the Kueue version since which it has this stage and default, its
+// default, what Berth does with it, and the gates that must be on for it to be on.
 gates! {
     AdmissionFairSharing: Beta "0.15", on, Full;
     AdmissionGatedBy: Beta "0.19", on, Full;
@@ -195,7 +195,7 @@ impl Gate {
         self.row().default
     }
 
-    /// Whether Kueue locks it at its default.
+    /// True if Kueue locks it at its default.
     pub fn is_locked(self) -> bool {
         self.stage() == Stage::Stable
     }

@@ -12,6 +12,7 @@ pub mod aggregated;
 pub mod concurrent_admission;
 pub mod conditions;
 pub mod configuration;
+pub mod cool_down;
 pub mod decisions;
 pub mod duration;
 pub mod execute;
@@ -98,6 +99,7 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     if config.gates().on(Gate::ConcurrentAdmission) {
         concurrent_admission::controller::install(manager, &config, &stores, &metrics);
     }
+    cool_down::controller::install(manager, &config, &stores);
     topology::install(manager, &config, &stores, &metrics);
     if config.gates().on(Gate::ElasticJobsViaWorkloadSlices) {
         jobs::elastic::install(manager, &stores, &metrics);

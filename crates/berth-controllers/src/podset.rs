@@ -94,8 +94,8 @@ impl PodSetError {
 }
 
 impl PodSetInfo {
-    /// The additions of an assignment: labels and tolerations of its flavors, in order of the
-    /// resources' names.
+    /// The additions of an assignment: labels and tolerations of its flavors, in the order of the
+    /// resources' names, and the annotation and the scheduling gate for a topology assignment.
     pub fn from_assignment(
         assignment: &PodSetAssignment,
         default_count: i32,

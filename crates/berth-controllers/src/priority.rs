@@ -8,7 +8,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use crate::gates::{Gate, Gates};
 use crate::stores::Stores;
 
-/// A priority and the class it comes from.
+/// A priority, and the class that defines it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Priority {
     /// The class; `None` if there is none.

@@ -46,7 +46,7 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "patch"]),
-    // A read: the definitions show whether the cluster serves an optional kind.
+    // This call is a read: the definitions show whether the cluster serves an optional kind.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
     ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
@@ -285,7 +285,7 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
     objects
 }
 
-/// Which users get a role. Kueue aggregates roles for batch administrators and batch users, and
+/// The users that get a role. Kueue aggregates roles for batch administrators and batch users, and
 /// into Kubernetes' `view`, `edit` and `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Audience {
@@ -324,7 +324,7 @@ impl Audience {
 
 /// A kind with an editor and a viewer role.
 struct UserKind {
-    /// The kind in the names of its roles.
+    /// The part of its roles' names that stands for the kind.
     name: String,
     group: String,
     resource: String,
@@ -333,7 +333,8 @@ struct UserKind {
     view: Audience,
 }
 
-/// The kinds with roles for users: Kueue's, and every integrated kind of job.
+/// The kinds with roles for users: Kueue's, and the integrated kinds of jobs except pods,
+/// Deployments and StatefulSets.
 fn user_kinds() -> Vec<UserKind> {
     let kueue = |name: &str, resource: &str, has_status, view| UserKind {
         name: name.to_owned(),

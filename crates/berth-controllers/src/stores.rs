@@ -70,7 +70,8 @@ impl Stores {
     /// The manager's caches. JobSets are watched if `job_sets` is true and the cluster serves them.
     pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
         let (workloads, jobs) = (manager.cache_to_decide_by::<Workload>(), manager.cache::<Job>());
-        // There may be a hundred thousand pending workloads.
+        // Idle objects are packed to save memory: there may be a hundred thousand pending
+        // workloads.
         workloads.pack_idle();
         jobs.pack_idle();
         Stores {

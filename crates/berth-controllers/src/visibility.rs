@@ -44,7 +44,8 @@ impl Page {
             let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
             given
                 .map(|text| {
-                    text.parse().map_err(|_| format!("{name}: invalid value {text:?}, expected a number from 0"))
+                    text.parse()
+                        .map_err(|_| format!("{name}: invalid value {text:?}, expected an integer of at least 0"))
                 })
                 .transpose()
         };

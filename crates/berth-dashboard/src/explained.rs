@@ -17,7 +17,7 @@ pub fn show(html: &mut Html, explained: &WorkloadExplanation) {
         notice(html, problem);
     }
     match (&explained.standing, explained.text.lines().next()) {
-        // The reason why the workload waits in no queue is one sentence of the text.
+        // The reason why the workload is not in a queue is one sentence of the text.
         (Standing::NotQueued { .. }, Some(said)) => html.line("p", "", said),
         (it, _) => standing(html, it),
     }
@@ -88,7 +88,7 @@ fn standing(html: &mut Html, standing: &Standing) {
         }
         Standing::NotQueued { reason, message } => {
             let why = if message.is_empty() { reason } else { message };
-            html.line("p", "", format_args!("It waits in no queue: {why}."));
+            html.line("p", "", format_args!("It is not in a queue: {why}."));
         }
     }
 }

@@ -9,8 +9,8 @@ use http::{HeaderMap, Uri, header};
 /// Accepted host names.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
-    /// The pages are served to other machines. Every IP address is accepted, because no web site
-    /// can forge one as its name.
+    /// True if the pages are served to other machines. Every IP address is accepted, because no web
+    /// site can forge one as its name.
     pub beyond_loopback: bool,
     /// Further names.
     pub names: Vec<String>,

@@ -77,7 +77,7 @@ pub fn answer(code: StatusCode, media: &'static str, body: String) -> Response<S
     response
 }
 
-/// A notice of a failure or a missing right, beside the rest of the page.
+/// A notice about a failure or a missing permission, in addition to the rest of the page.
 pub fn notice(html: &mut Html, text: impl std::fmt::Display) {
     html.element("p", &[("class", &"notice"), ("role", &"note")], |html| html.text(text));
 }

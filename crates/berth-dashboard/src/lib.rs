@@ -37,7 +37,7 @@ use html::Href;
 use layout::{Frame, STYLE, answer};
 use request::{Asked, Page, is_name};
 
-/// The pages of one cluster, with one user's rights.
+/// The pages of one cluster, with one user's permissions.
 #[derive(Clone)]
 pub struct Dashboard {
     /// Reads the cluster.

@@ -18,7 +18,8 @@ use crate::read::{self, Unread};
 use crate::state::{self, State};
 use crate::tree;
 
-/// Number of waiting workloads on one page. Each is read for its reason.
+/// Number of waiting workloads on one page. Each Workload is read, because its status contains the
+/// reason.
 const WAITING_ROWS: usize = 50;
 /// Number of concurrent reads of workloads.
 const AT_ONCE: usize = 16;

@@ -1,4 +1,4 @@
-//! Reads of the API with the user's rights, limited in time and size.
+//! Reads of the API with the user's permissions, limited in time and size.
 
 use std::fmt;
 use std::future::Future;
@@ -24,7 +24,7 @@ pub enum Unread {
         /// Its message.
         message: String,
     },
-    /// No response, or one that cannot be parsed.
+    /// There was no response, or it cannot be parsed. The string describes the failure.
     Failed(String),
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Unread {
             }
             Unread::Refused { code: 403, message } => write!(f, "You may not read this: {message}"),
             Unread::Refused { message, .. } => f.write_str(message),
-            Unread::Failed(message) => write!(f, "The API server did not answer: {message}"),
+            Unread::Failed(message) => write!(f, "The API server sent no valid response: {message}"),
         }
     }
 }
@@ -77,7 +77,7 @@ impl From<kube::Error> for Unread {
 pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Unread> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(Unread::Failed(format!("no answer within {} seconds", PATIENCE.as_secs()))),
+        Err(_) => Err(Unread::Failed(format!("no response within {} seconds", PATIENCE.as_secs()))),
     }
 }
 

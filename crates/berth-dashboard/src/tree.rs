@@ -52,7 +52,7 @@ pub struct Figures {
     pub nominal: Quantity,
     /// Usage.
     pub used: Quantity,
-    /// Borrowed part of the usage; `None` for a cohort.
+    /// Borrowed part of the usage; zero for a cohort.
     pub borrowed: Quantity,
     /// Borrowing limit.
     pub borrowing_limit: Option<Quantity>,
@@ -142,7 +142,8 @@ pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
     let mut nodes = Vec::new();
     let mut seen = BTreeSet::new();
     let roots = below.keys().filter(|name| !parents.contains_key(*name)).copied();
-    // Cohorts that no root reaches form a cycle. Begin with any of them.
+    // Cohorts that no root reaches are in a cycle, or below one. The first of them that was not
+    // visited yet is shown as a root.
     let circles = below.keys().filter(|name| parents.contains_key(*name)).copied();
     for root in roots.chain(circles).collect::<Vec<&str>>() {
         let mut open = vec![(root, None, 0)];

@@ -51,7 +51,7 @@ pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: boo
     })
 }
 
-/// The explanation that `berth explain` prints, read with the same rights.
+/// The explanation that `berth explain` prints, read with the same permissions.
 async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
     let value = read::within(ask::api_server(client, namespace, name)).await?;
     serde_json::from_value(value)

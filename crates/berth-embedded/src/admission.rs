@@ -1,8 +1,8 @@
 //! Admission plugins that run the webhooks' logic in the API server's process.
 //!
-//! Each plugin turns a request into the typed call that a webhook server makes in a real cluster.
-//! It turns the problems found into the Status that a real API server would return for the
-//! webhook's response.
+//! Each plugin turns a request into the typed call that a webhook server would make. It turns the
+//! problems that are found into the Status that kube-apiserver returns for such a webhook's
+//! response.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
@@ -152,8 +152,8 @@ fn denied(request: &AdmissionRequest<'_>, stage: Stage, error: &PlacementError) 
     refusal(&webhook_name(request, stage), &denial(&error.to_string()))
 }
 
-/// Name of the webhook that rejects the request in a real cluster. Kueue and JobSet have one
-/// webhook per stage and kind, named by the same rule.
+/// Name of the webhook that would reject the request if Kueue or JobSet were installed. Both have
+/// one webhook per stage and kind, named by the same rule.
 fn webhook_name(request: &AdmissionRequest<'_>, stage: Stage) -> String {
     let stage = match stage {
         Stage::Mutate => "m",

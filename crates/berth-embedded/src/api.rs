@@ -66,8 +66,8 @@ pub struct ApiOptions {
     /// True if the controllers run in another process, which serves their API groups as an
     /// aggregated API server.
     pub controllers_elsewhere: bool,
-    /// Omits Berth's kinds, roles and admission: an installation adds them, as to any cluster.
-    /// Kinds and admission of other projects (JobSet) are not omitted.
+    /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
+    /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
 }
 
@@ -85,7 +85,7 @@ impl Apiserver {
     /// Opens the store and installs Berth's objects. The server accepts requests once this returns.
     ///
     /// # Errors
-    /// The store cannot be opened or written.
+    /// The store cannot be opened, or an object cannot be installed.
     pub async fn start(options: ApiOptions) -> Result<Self, EmbeddedError> {
         let store = open(&options.storage)?;
         let clock = options.clock.clone();
@@ -160,7 +160,8 @@ impl Apiserver {
         self.streams.clone()
     }
 
-    /// An in-process client with all rights, whose objects have no `managedFields`.
+    /// An in-process client with all permissions. The objects that it reads have no
+    /// `managedFields`.
     pub fn client(&self, user: &str) -> Client {
         Client::new(self.server.in_process(UserInfo::master(user)).agent(AGENT).lean(), "default")
     }
@@ -231,8 +232,7 @@ pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
     vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
 }
 
-/// The API group `visibility.kueue.x-k8s.io`, which an aggregated API server serves in a real
-/// cluster.
+/// The API group `visibility.kueue.x-k8s.io`, which Kueue serves as an aggregated API server.
 struct PendingWorkloads(Controllers);
 
 impl Extension for PendingWorkloads {
@@ -361,7 +361,8 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
 /// Installs the CustomResourceDefinitions of Berth and updates those of an earlier version. `bare`
 /// omits those that an installation adds.
 async fn install_definitions(client: &Client, bare: bool) -> Result<(), EmbeddedError> {
-    // Untyped: the typed schemas of a definition are some megabytes of optional fields.
+    // The definitions stay untyped, because the typed schemas of one definition are some megabytes
+    // of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     let failed = |name: &str, error| EmbeddedError::Install {
         what: format!("CustomResourceDefinition {name}"),

@@ -52,8 +52,8 @@ pub struct Options {
     pub cluster: Option<Value>,
     /// Configuration of Berth's controllers (Kueue's `Configuration`). Default: Kueue's defaults.
     pub configuration: Option<Value>,
-    /// Certificate of the authority that clients trust, in PEM. It is published in every
-    /// namespace, as in a real cluster.
+    /// Certificate of the certificate authority that clients trust, in PEM. It is published in
+    /// every namespace, as in a real cluster.
     pub root_ca: Option<String>,
     /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,
@@ -61,8 +61,8 @@ pub struct Options {
     pub audit: Option<Log>,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers run like a separate process: they share no cache with the simulated cluster,
-    /// and have only the rights of an installation.
+    /// True if the controllers run like a separate process: they share no cache with the simulated
+    /// cluster, and have only the permissions of an installation.
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
@@ -183,7 +183,7 @@ pub struct Embedded {
 const CONTROLLER_USER: &str = rights::USER;
 
 impl Embedded {
-    /// Starts a cluster on the current tokio runtime. Returns once the API answers and Berth's
+    /// Starts a cluster on the current tokio runtime. Returns once the API responds and Berth's
     /// kinds are installed.
     pub async fn start(options: Options) -> Result<Self, EmbeddedError> {
         Self::start_through(options, |connection| Client::new(connection, "default")).await
@@ -233,8 +233,10 @@ impl Embedded {
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
+        let operators = berth_operators::Options::from(&cluster.configuration.operators);
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
+            berth_operators::install(manager, operators);
             if let Some(network) = network {
                 berth_network::install(manager, network);
             }
@@ -278,12 +280,12 @@ impl Embedded {
         self.streams.clone()
     }
 
-    /// A client with all rights whose objects have no `managedFields`.
+    /// A client with all permissions whose objects have no `managedFields`.
     pub fn observer(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT).lean(), "default")
     }
 
-    /// A client with all rights.
+    /// A client with all permissions.
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT), "default")
     }

@@ -1,9 +1,10 @@
 //! Assembles an embedded cluster: store, API server, Berth's controllers and the simulated nodes.
 //!
 //! [`api`] starts the API server with Berth's admission, kinds and API groups. [`Embedded`] also
-//! runs the controllers and the simulated cluster. Only this crate knows both halves: the API
-//! server knows no batch object, and the controllers know no API server. `berth controller` uses
-//! [`api::extensions`] to serve the same API groups behind the API server of another cluster.
+//! runs the controllers and the simulated cluster. Only this crate depends on both halves: the API
+//! server has no code for batch objects, and the controllers do not depend on the API server.
+//! `berth controller` uses [`api::extensions`] to serve the same API groups behind the API server
+//! of another cluster.
 
 mod admission;
 pub mod api;

@@ -1,7 +1,7 @@
 //! Benchmarks of decisions: one group per quantity that the cost depends on.
-//! docs/performance-engine.md has the figures and says how to run them.
+//! docs/performance-engine.md contains the results, and explains how to run the benchmarks.
 //!
-//! Every figure is for the engine alone: events and cycles in memory, without API and without
+//! Every result is for the engine alone: events and cycles in memory, without API and without
 //! translation of objects.
 
 mod cluster;
@@ -22,7 +22,7 @@ use measure::timed;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `queues` queues in cohorts of `per_cohort`, one core each.
+/// `queues` queues of `cores` cores each, in cohorts of `per_cohort` queues.
 fn cluster(queues: usize, per_cohort: usize, cores: i64) -> Cluster {
     let mut cluster = Cluster::new(|_| {});
     cluster.flavor("default");
@@ -33,8 +33,8 @@ fn cluster(queues: usize, per_cohort: usize, cores: i64) -> Cluster {
     cluster
 }
 
-/// Fills every queue with `each` waiting workloads that need more than the queue has. `shapes` of
-/// them differ.
+/// Adds `each` waiting workloads of at least one core to every queue. They have `shapes` different
+/// requests.
 fn fill(cluster: &mut Cluster, queues: usize, each: usize, shapes: usize) {
     for at in 0..queues {
         for n in 0..each {
@@ -102,7 +102,7 @@ fn cycle_of_admissions(criterion: &mut Criterion) {
                 let (time, outcome) = timed(|| cluster.engine.cycle(cluster.now));
                 assert_eq!(outcome.decisions.len(), queues);
                 spent += time;
-                // Returns to waiting, outside the measured time.
+                // The admitted workloads return to waiting, outside of the measured time.
                 cluster.confirm(&outcome);
                 for decision in &outcome.decisions {
                     let object = cluster.object(&decision.workload);
@@ -116,8 +116,8 @@ fn cycle_of_admissions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Some quota was freed, but too little for any workload. Every waiting workload is tried again and
-/// none can be admitted.
+/// The free quota of each cohort is too small for any workload. A flush makes the engine try every
+/// waiting workload again, and none can be admitted.
 fn nothing_admissible(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nothing_admissible");
     group.sample_size(20);
@@ -278,7 +278,7 @@ fn preemption(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Fair sharing: 200 queues at the bottom of a tree of five levels, each with a head.
+/// Fair sharing: 50 or 200 queues at the bottom of a tree of five levels, each with a head.
 fn fair_sharing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fair_sharing");
     group.sample_size(20);
@@ -324,7 +324,7 @@ fn fair_sharing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The figures of one queue's status, by the number of its running workloads.
+/// The amounts in one queue's status, by the number of its running workloads.
 fn status(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cluster_queue_status");
     for running in [10, 10_000] {

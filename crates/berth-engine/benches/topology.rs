@@ -1,7 +1,7 @@
 //! Benchmarks of decisions under topology-aware scheduling. docs/performance-engine.md has the
-//! figures and says how to run them.
+//! results and explains how to run the benchmarks.
 //!
-//! Every figure is for the engine alone, and for whole cycles: popping, quota, placement,
+//! Every result is for the engine alone, and for whole cycles: popping, quota, placement,
 //! bookkeeping, the decision.
 
 mod measure;
@@ -31,7 +31,7 @@ fn name(text: &str) -> Name {
     Name::from(text)
 }
 
-/// One queue and one flavor whose nodes are in racks of blocks.
+/// One queue, and one flavor whose nodes are in racks, which are in blocks.
 struct Cluster {
     engine: Engine,
     now: Time,

@@ -97,7 +97,8 @@ impl crate::Engine {
             consumed.iter().map(|(name, amount)| (self.world.resources.intern(name), *amount as f64)).collect();
         let ledger = &mut self.world.local_mut(id).ledger;
         if !ledger.accounted {
-            // An admission may have been settled before its queue's recorded usage was restored.
+            // The consumption may already contain the penalty of an admission, so the restored
+            // usage is added to it.
             for (resource, amount) in consumed {
                 *ledger.consumed.entry(resource).or_default() += amount;
             }
@@ -143,7 +144,7 @@ impl crate::Engine {
         }
     }
 
-    /// Drops the penalty of a workload that was deleted or holds no quota any more.
+    /// Drops the penalty of a workload that was deleted or no longer holds quota.
     pub(crate) fn drop_penalty(&mut self, id: WorkloadId) {
         let local = self.world.record(id).local;
         self.world.local_mut(local).ledger.penalties.remove(&id);
@@ -169,7 +170,8 @@ impl crate::Engine {
                 *ledger.consumed.entry(resource).or_default() += alpha * amount;
             }
         }
-        // A settlement may carry the timestamp of a clock that is ahead.
+        // The last update may be later than `now`, because `settle_penalty` may get the time of a
+        // clock that is ahead.
         ledger.updated = ledger.updated.max(Some(now));
     }
 }

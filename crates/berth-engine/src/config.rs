@@ -44,7 +44,7 @@ impl Default for EngineConfig {
 /// Fair sharing between cluster queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FairSharing {
-    /// Rules a preemption must satisfy, tried in order.
+    /// Rules of which a preemption must satisfy one; they are tried in this order.
     pub preemption_strategies: Vec<PreemptionStrategy>,
 }
 
@@ -147,7 +147,8 @@ feature_gates! {
     priority_boost "PriorityBoost" = false;
     /// Places the pods of workloads in topology domains (§14).
     topology_aware_scheduling "TopologyAwareScheduling" = true;
-    /// Takes the domains with the least free capacity first, for pods that name no level (§14.6).
+    /// Takes the domains with the least free capacity first, for pods that do not request a level
+    /// (§14.6).
     tas_profile_mixed "TASProfileMixed" = true;
     /// Spreads pods that prefer a level evenly over its domains (§14.8).
     tas_balanced_placement "TASBalancedPlacement" = false;

@@ -1,8 +1,8 @@
-//! Events: changes of the state that decisions are based on.
+//! Events: changes to the state that decisions are based on.
 //!
-//! Events carry newest states, not differences. The engine compares a state with the one it holds,
-//! and derives what changed and which queues to reconsider (§4.7). Applying the same event twice
-//! changes nothing.
+//! Events carry the newest states, not differences. The engine compares a state with the state that
+//! it has, and derives the changes and the queues to reconsider (§4.7). Applying the same event
+//! twice changes nothing.
 
 use crate::ids::Name;
 use crate::model::{
@@ -10,7 +10,7 @@ use crate::model::{
     Topology, Workload, WorkloadKey,
 };
 
-/// One change of the state.
+/// One change to the state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A ClusterQueue was created or changed.

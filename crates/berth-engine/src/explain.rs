@@ -3,8 +3,8 @@
 //! Every decision of a cycle carries what was tried ([`crate::Considered`]). Details that cost more
 //! than the decision are computed here. For a quota that is short they are every level of the tree
 //! above it, the workloads that hold it, whether those could be preempted, and the policy that
-//! protects them. The workloads ahead in the queue are listed as well. The search is the one of the
-//! cycle, run on the live state and rolled back. It decides and changes nothing.
+//! protects them. The workloads ahead in the queue are listed as well. The search is that of the
+//! cycle. It runs on the live state and is rolled back, so it changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,11 +76,11 @@ pub enum Standing {
         /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// The workload waits in no queue.
+    /// The workload is not in a queue.
     NotQueued(NotQueued),
 }
 
-/// Why a workload waits in no queue (§4.1).
+/// Why a workload is not in a queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// The workload has finished.
@@ -97,7 +97,7 @@ pub enum NotQueued {
     WaitingForReplacementPods,
     /// The workload's concurrent-admission variants wait in its place (§23).
     VariantsWait,
-    /// There is no such local queue (§21.4).
+    /// The local queue does not exist (§21.4).
     NoLocalQueue,
     /// The workload's local queue is stopped (§21.3).
     LocalQueueStopped,
@@ -110,13 +110,13 @@ pub enum NotQueued {
 /// The decision that a waiting workload would get if its turn came now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// How well the workload could be served.
+    /// The assignment mode that the workload could get.
     pub mode: AssignmentMode,
     /// Why it would keep waiting. `None` if it would be admitted.
     pub cause: Option<WaitCause>,
     /// Flavors tried per pod set, and searches for victims.
     pub considered: Considered,
-    /// Quotas that are short, in the order the search met them.
+    /// Quotas that are short, in the order in which the search found them.
     pub shortages: Vec<Shortage>,
     /// Workloads that it would preempt, and the rule that allows it.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
@@ -127,9 +127,9 @@ pub struct Outlook {
     pub shares: Vec<ComparedShares>,
     /// Workloads whose pods must be ready first (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
-    /// Number of them whose names are withheld from the reader.
+    /// Number of such workloads whose names are withheld from the reader.
     pub unready_withheld: usize,
-    /// Number of them beyond those listed.
+    /// Number of such workloads beyond those listed.
     pub unready_unlisted: usize,
 }
 
@@ -224,7 +224,8 @@ pub enum Preemptible {
     /// The policy is Never: `withinClusterQueue` in the workload's own queue,
     /// `reclaimWithinCohort` elsewhere.
     PolicyNever,
-    /// The policy allows preemption by priority and age, but not of this workload.
+    /// The policy depends on priority and age, by which it does not allow the preemption of this
+    /// holder.
     PolicyExcludes(PreemptionPolicy),
     /// The holder's queue, or a cohort between it and the common one, uses no more than its own
     /// quota.
@@ -239,7 +240,7 @@ impl Outlook {
 }
 
 impl Engine {
-    /// Explains a workload. `None` if the engine does not have it. The cost is about that of
+    /// Explains a workload. `None` if the engine does not contain it. The cost is about that of
     /// deciding the workload, plus one read of each workload that waits in its queue or holds quota
     /// that is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {
@@ -367,7 +368,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         }
     };
     let mode = entry.assignment.mode();
-    // A copy, because the code below computes the assignment again.
+    // The record is taken from a copy, because the code below computes the assignment again.
     let considered = entry.assignment.clone().take_considered(world);
     let mut shortages = Vec::new();
     let mut known = Holders::default();
@@ -399,8 +400,8 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     }
 }
 
-/// Shares that decide whether the workload may preempt in the queues that hold what is short. Only
-/// holders that are preempted if shares allow it count.
+/// Shares that decide whether the workload may preempt in the queues that hold the quota that is
+/// short. Only holders whose preemption depends on shares are considered.
 fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> Vec<ComparedShares> {
     let mut list: Vec<ComparedShares> = Vec::new();
     if !world.is_fair_sharing() || entry.assignment.mode() != AssignmentMode::Preempt {
@@ -586,8 +587,8 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     }
 }
 
-/// True if fair sharing lets the workload preempt regardless of the shares: with it, its queue uses
-/// no more than its own quota (§10.7).
+/// True if fair sharing lets the workload preempt regardless of the shares, because its queue would
+/// use no more than its own quota after the admission (§10.7).
 fn takes_back_its_own(world: &World, preemptor: &Preemptor<'_>) -> bool {
     world.config.gates.fair_sharing_preempt_within_nominal
         && preemptor.need.iter().all(|&fr| {

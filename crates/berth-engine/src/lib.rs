@@ -38,12 +38,13 @@
 //!   Conditions that depend on time alone (Requeued=True after a back-off, PodsReady timeouts,
 //!   maximum execution time) belong to the workload controller, not to the engine.
 //! * **Status.** [`Engine::cluster_queue_status`], [`Engine::local_queue_status`] and
-//!   [`Engine::cohort_status`] return the figures of the objects' statuses. [`Effects`] lists the
-//!   objects whose figures an event or cycle may have changed.
+//!   [`Engine::cohort_status`] return the counts and amounts in the objects' statuses. [`Effects`]
+//!   lists the objects whose status an event or cycle may have changed.
 //! * **Explain.** Decisions carry what was tried. [`Engine::explain`] computes on request why a
 //!   workload waits: its position and the workloads ahead, the level of the tree at which quota is
 //!   short, the workloads that hold it, and the policy that protects them. [`text::explanation`]
-//!   renders that for people. [`Explanation::withhold`] replaces names that a reader may not see.
+//!   renders it as text for users. [`Explanation::withhold`] replaces names that a reader may not
+//!   see.
 //!
 //! The crate does not do API defaulting and validation, effective requests (§2, done by the
 //! translator), conditions and events (rendered by the controllers from decisions), or the

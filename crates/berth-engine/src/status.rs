@@ -34,7 +34,7 @@ pub struct ClusterQueueStatus {
     pub weighted_share: WeightedShare,
 }
 
-/// Figures of a ClusterQueue that metrics show in addition to those of its status.
+/// Counts and amounts of a ClusterQueue that metrics show in addition to those in its status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterQueueFigures {
     /// Figures of the ClusterQueue's status.
@@ -116,7 +116,8 @@ pub enum QueueProblem {
     SeveralMultiKueueChecks(Vec<Name>),
     /// The queue's MultiKueue admission check is for some flavors only.
     MultiKueueCheckPerFlavor(Vec<Name>),
-    /// The queue has MultiKueue checks and ProvisioningRequest checks. Names all its checks.
+    /// The queue has MultiKueue checks and ProvisioningRequest checks. The list has all checks of
+    /// the queue.
     MultiKueueWithProvisioning(Vec<Name>),
     /// The topology of a flavor does not exist.
     TopologyNotFound {
@@ -196,7 +197,7 @@ pub struct LocalQueueStatus {
     pub admitted: u32,
     /// Reserved amounts, in the order of the cluster queue's flavors.
     pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// Admitted amounts.
+    /// Amounts that admitted workloads use, in the same order.
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
     /// Admission fair sharing: consumed resources in base units, and the time at which they were
     /// recorded (§16.5).
@@ -240,7 +241,7 @@ pub struct QuotaHolder {
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// Time since which it holds the quota; `None` if the object does not have it.
+    /// Time since which it holds the quota; `None` if the object does not record that time.
     pub since: Option<Time>,
     /// True if it is admitted.
     pub admitted: bool,

@@ -38,7 +38,8 @@ impl Explanation {
     ///
     /// The explained workload itself stays named.
     pub fn withhold(&mut self, may_name: MayName<'_>) {
-        // The workload, its queues, and why its cluster queue is inactive.
+        // The workload, its queues, and the reason why its cluster queue is inactive are not
+        // withheld.
         let Explanation { workload: _, local_queue: _, cluster_queue: _, standing, queue_inactive: _, verdict } = self;
         match standing {
             // Everything here belongs to the explained workload.
@@ -56,7 +57,8 @@ impl Explanation {
 
 impl Outlook {
     fn withhold(&mut self, may_name: MayName<'_>) {
-        // Shares belong to queues and cohorts; a cause only counts workloads.
+        // Shares are those of queues and cohorts. A cause has the number of other workloads, not
+        // their names.
         let Outlook {
             mode: _,
             cause: _,

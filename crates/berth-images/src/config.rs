@@ -1,4 +1,4 @@
-//! The files that images run on, by image name.
+//! The location of the files of images, by image name.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,22 @@ use crate::Name;
 pub struct Config {
     /// Mappings in order; the first that matches applies.
     pub mappings: Vec<Mapping>,
-    /// For images without a mapping that are not in the store.
+    /// Location of images without a mapping that are not in the store.
     pub otherwise: Target,
     /// Registries that are accessed over plain HTTP, in addition to those on loopback addresses:
     /// `registry.lan:5000`.
     pub plain_http: Vec<String>,
 }
 
-/// The files of images whose names match a pattern.
+/// Location of the files of images whose names match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// Pattern with `*` and `?`; see [`Name::matches`].
     pub image: String,
     /// Location of the files.
     pub target: Target,
-    /// Defaults of containers, for images that are not in the store: files on the host declare
-    /// none.
+    /// Defaults of containers, for images that are not in the store. Files on the host do not
+    /// declare any.
     pub declared: Declared,
 }
 

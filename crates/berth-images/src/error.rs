@@ -74,7 +74,7 @@ impl Error {
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.downcast::<Self>() {
-            // An error of a nested reader, such as a full disk, keeps its own message.
+            // The error of a nested reader, such as for a full disk, keeps its own message.
             Ok(inner) => inner,
             Err(source) => Self::Io { path, source },
         }

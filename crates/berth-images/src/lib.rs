@@ -9,9 +9,9 @@
 //!    an error.
 //!
 //! The store has one folder for each unpacked layer, which overlayfs mounts unchanged. Without the
-//! necessary rights (device nodes and trusted attributes), it has one folder for each image, with
-//! all layers applied ([`Form`]). Archives are untrusted input: nothing in them is written outside
-//! the folder of their layer.
+//! necessary privileges (for device nodes and trusted attributes), it has one folder for each
+//! image, with all layers applied ([`Form`]). Archives are untrusted input: nothing in them is
+//! written outside the folder of their layer.
 //!
 //! This crate uses no Kubernetes type and starts no process.
 

@@ -6,7 +6,8 @@ use oci_client::Reference;
 
 use crate::{Error, Result};
 
-/// A reference as users write it, with its full form: `python` is `docker.io/library/python:latest`.
+/// A reference as users write it, with its full form: `python` is
+/// `docker.io/library/python:latest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     written: String,

@@ -74,8 +74,8 @@ impl ImageConfig {
         let mut chain = String::new();
         for id in self.diff_ids() {
             chain = if chain.is_empty() { id.clone() } else { sha256(format!("{chain} {id}").as_bytes()) };
-            // Half of the digest: the options of an overlay mount, which list all folders, are limited
-            // to one memory page.
+            // Half of the digest: the options of an overlay mount, which list all folders, are
+            // limited to one memory page.
             chains.push(chain.trim_start_matches("sha256:")[..32].to_owned());
         }
         chains

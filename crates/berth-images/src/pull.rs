@@ -37,7 +37,7 @@ const MANIFESTS: [&str; 4] = [
 pub struct Pulled {
     /// The image.
     pub record: Record,
-    /// The store had this version of the image already.
+    /// True if the store had this version of the image already.
     pub was_present: bool,
 }
 
@@ -63,7 +63,7 @@ pub async fn pull(
             Err(error) => return Err(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::invalid(&name.to_string(), "there are no credentials to try")))
+    Err(last.unwrap_or_else(|| Error::invalid(&name.to_string(), "no credentials are available")))
 }
 
 /// True if other credentials may help. Registries respond with "not found" for images that a user

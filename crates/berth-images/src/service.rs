@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use crate::pull::{Pulled, pull};
 use crate::{Config, Declared, Error, Name, Origin, Record, Store, Target};
 
-/// Reason of a failed pull.
+/// Reason for a failed pull.
 const PULL: &str = "ErrImagePull";
-/// Reason of an image that is absent and must not be pulled.
+/// Reason for an image that does not exist locally and must not be pulled.
 const NEVER: &str = "ErrImageNeverPull";
-/// Reason of a reference that cannot be parsed.
+/// Reason for a reference that cannot be parsed.
 const INVALID: &str = "InvalidImageName";
 
 /// A pull that containers wait for.
@@ -27,7 +27,7 @@ type Pull = Shared<BoxFuture<'static, Result<Record, RuntimeError>>>;
 /// the pod's credentials.
 type PullKey = (String, Vec<(String, String, String)>);
 
-/// Where an image is.
+/// Location of an image.
 enum Found {
     /// On this machine.
     Here(Image),
@@ -53,7 +53,7 @@ impl NodeImages {
         &self.store
     }
 
-    /// Finds the image that a container gets without a pull, or the name of the image to pull.
+    /// Finds the image that a container can use without a pull, or the name of the image to pull.
     async fn find(&self, request: &ImageRequest) -> Result<Found, RuntimeError> {
         let name = Name::parse(&request.reference)
             .map_err(|error| RuntimeError::Image { reason: INVALID, message: error.to_string() })?;
@@ -89,7 +89,7 @@ impl NodeImages {
         blocking(move || store.get(&name)).await
     }
 
-    /// Pulls an image, or waits for the same pull of another container.
+    /// Pulls an image, or waits for the same pull if another container has started it.
     async fn pull(&self, name: &Name, credentials: &[RegistryCredential]) -> Result<Record, RuntimeError> {
         let secret = |c: &RegistryCredential| (c.registry.clone(), c.username.clone(), c.password.clone());
         let key: PullKey = (name.to_string(), credentials.iter().map(secret).collect());
@@ -100,8 +100,8 @@ impl NodeImages {
         pull.await
     }
 
-    /// A pull continues after the container that requested it is deleted, because other containers
-    /// may need it.
+    /// Starts a pull. It continues after the container that requested it is deleted, because other
+    /// containers may need it.
     fn start_pull(&self, key: PullKey, name: &Name, credentials: &[RegistryCredential]) -> Pull {
         let (store, pulls) = (self.store.clone(), self.pulls.clone());
         let (name, credentials, plain_http) = (name.clone(), credentials.to_vec(), self.config.plain_http.clone());

@@ -36,7 +36,8 @@ pub fn value(object: &Value, field: &str, place: &[String]) -> Option<String> {
     value.or_else(|| absent(field, object))
 }
 
-/// The value of a field that is missing in an object, if that is not the empty string.
+/// The value that field selectors compare for a field that is missing in an object; `None` for the
+/// empty string.
 fn absent(field: &str, object: &Value) -> Option<String> {
     match field {
         "source" => object.get("reportingComponent").and_then(text),

@@ -33,7 +33,7 @@ struct Printer {
     kind: &'static str,
     /// All columns after the name. Events have their name among these columns.
     headers: &'static [Header],
-    /// Whether the first column is the object's name. False for events.
+    /// True if the first column is the object's name. False for events.
     named: bool,
     /// The cells under `headers`.
     cells: fn(&Value, Timestamp) -> Vec<Value>,

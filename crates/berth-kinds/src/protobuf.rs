@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// The object that decoding an encoded object returns. Zero values of plain fields are absent,
-    /// unless Go's JSON has them. Empty lists and maps are absent.
+    /// unless Go's JSON contains them. Empty lists and maps are absent.
     fn kept(message: &Message, object: &Map<String, Value>) -> Map<String, Value> {
         let mut out = Map::new();
         for field in &message.fields {

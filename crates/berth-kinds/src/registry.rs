@@ -33,7 +33,7 @@ pub struct ResourceInfo {
     pub short_names: Vec<String>,
     /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// True if objects live in namespaces.
     pub namespaced: bool,
     /// Verbs of the main resource, as discovery lists them (`get`, `list`, `watch`, `create`, …).
     pub verbs: Vec<String>,
@@ -50,7 +50,7 @@ pub struct ResourceInfo {
 pub struct VersionInfo {
     /// Name, such as `v1` or `v1beta2`.
     pub name: String,
-    /// Whether the server serves this version.
+    /// True if the server serves this version.
     pub served: bool,
     /// Message of the `Warning` header for requests to a deprecated version.
     pub deprecation_warning: Option<String>,

@@ -28,18 +28,18 @@ pub struct Drawn {
     health_check: bool,
 }
 
-/// Whether a Service may have node ports.
+/// True if a Service may have node ports.
 fn may_have(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
 }
 
-/// Whether the ports of a Service get node ports.
+/// True if the ports of a Service get node ports.
 pub fn needs(service: &Value) -> bool {
     may_have(service)
         && (service["spec"]["type"] == "NodePort" || service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
-/// Whether the load balancer of a Service checks which nodes have an endpoint.
+/// True if the load balancer of a Service checks which nodes have an endpoint.
 pub fn needs_health_check(service: &Value) -> bool {
     service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
@@ -169,7 +169,7 @@ pub fn draw(objects: &dyn StoredObjects, service: &mut Value, before: Option<&Va
     }
     if needs_health_check(service) {
         match health_check(service) {
-            // Validation rejects a change of the port.
+            // Validation rejects a change to the port.
             Some(_) if before.is_some_and(|before| needs_health_check(before) && health_check(before).is_some()) => {}
             Some(given) => free.take(given).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {given}: {why}"))

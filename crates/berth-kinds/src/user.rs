@@ -41,7 +41,7 @@ impl UserInfo {
         }
     }
 
-    /// Whether the user is in `group`.
+    /// True if the user is in `group`.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }

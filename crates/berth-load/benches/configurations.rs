@@ -3,9 +3,9 @@
 //!
 //! Engine time is the time of events and cycles. It excludes building objects and recording the
 //! plan, which the drive does. It also excludes reading the clock, which takes a considerable part
-//! of an event's time. In addition to criterion's figures, this bench prints once per configuration
-//! the schedule, and how long decisions block other callers: the distribution of the durations of
-//! whole cycles, and of the parts into which a cycle is split.
+//! of an event's time. In addition to criterion's measurements, this bench prints once per
+//! configuration the schedule, and how long decisions block other callers: the distribution of the
+//! durations of whole cycles, and of the parts into which a cycle is split.
 
 #[path = "../../berth-engine/benches/measure.rs"]
 mod measure;
@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Berth's own small configurations, in the format of the published ones.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
-/// Folder of the published configurations, beside the checkout.
+/// Folder of the published configurations, next to the checkout.
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/perf");
 
 /// Sums up the time of the engine.

@@ -129,7 +129,7 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkloadSet {
-    /// Number of times that the list of templates is created.
+    /// Number of times that one workload is created from each template.
     pub count: u32,
     /// Delay before each creation.
     pub creation_interval_ms: u64,
@@ -213,7 +213,7 @@ impl Config {
         if let Some(topology) = &self.topology
             && topology.levels.is_empty()
         {
-            return problem("topology.levels".to_owned(), "at least one level is needed: the nodes");
+            return problem("topology.levels".to_owned(), "at least one level is needed, whose domains are the nodes");
         }
         let levels: Vec<&str> =
             self.topology.iter().flat_map(|it| &it.levels).map(|level| level.node_label.as_str()).collect();

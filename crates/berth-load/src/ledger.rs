@@ -1,5 +1,5 @@
-//! The record of a real run: the observed events of every workload in order, the resulting figures,
-//! and every violated rule.
+//! The record of a real run: the observed events of every workload in order, the resulting
+//! statistics, and every violated rule.
 //!
 //! Events must be in the order of the API, which a single watch of all workloads provides. A
 //! correct controller then never assigns quota twice, not even between two events, and the ledger
@@ -190,7 +190,7 @@ impl<'a> Ledger<'a> {
         self.now.finished == self.lives.len() as u64
     }
 
-    /// Ends the record: figures, samples for a chart, and violations.
+    /// Ends the record: statistics, samples for a chart, and violations.
     pub fn close(mut self) -> (Outcome, Vec<Moment>, Violations) {
         let mut outcome = Outcome::default();
         let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();

@@ -16,7 +16,7 @@ use crate::config::{Config, Constraint, Policy, QueueSet, TopologyConfig, Worklo
 
 /// The resource of all quotas and requests.
 pub const RESOURCE: &str = "cpu";
-/// The flavor of a configuration that names none.
+/// The flavor of a configuration that does not name one.
 const DEFAULT_FLAVOR: &str = "rf";
 /// Value of the label on a flavor's nodes.
 const NODE_GROUP: &str = "tas";

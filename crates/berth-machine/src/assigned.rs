@@ -1,6 +1,5 @@
-//! The devices of each container. The table is stored in a file, which is written before an
-//! assignment counts. A device is therefore never assigned to two pods, even if the process ends in
-//! between.
+//! The devices of each container. They are recorded in a file before an assignment takes effect. A
+//! device is therefore never assigned to two pods, even if the process ends during an assignment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -84,7 +83,7 @@ impl AssignedDevices {
         ids.iter().map(device).collect()
     }
 
-    /// Changes the table, in the file first.
+    /// Changes the table, first in the file and then in memory.
     fn change(&self, table: &mut Table, change: impl FnOnce(&mut Table)) -> io::Result<()> {
         let mut changed = table.clone();
         change(&mut changed);
@@ -108,7 +107,7 @@ impl AssignedDevices {
         let changed = self.change(&mut table, |table| table.retain(|pod, _| !is_gone(pod)));
         if let Err(error) = changed {
             // Until the file can be written, the devices stay assigned, which is safe.
-            tracing::warn!(path = %self.path.display(), %error, "cannot record that devices are free");
+            tracing::warn!(path = %self.path.display(), %error, "cannot record the release of devices");
         }
     }
 }
@@ -117,7 +116,7 @@ impl Devices for AssignedDevices {
     fn capacity(&self) -> BTreeMap<String, usize> {
         let mut capacity: BTreeMap<String, usize> = BTreeMap::new();
         for device in &self.devices {
-            // A resource whose devices are all lost is still listed, with 0.
+            // If all devices of a resource are lost, the resource is still listed with 0.
             *capacity.entry(device.device.resource.clone()).or_default() += usize::from(device.is_healthy());
         }
         capacity

@@ -101,7 +101,8 @@ impl Figures {
     }
 }
 
-/// Usable memory in bytes: the machine's, or the limit of this process's control group.
+/// Usable memory in bytes: that of the machine, or the limit of this process's control group if it
+/// is lower.
 pub(crate) fn memory_bytes(root: &Path) -> io::Result<u64> {
     let total = MemInfo::read(root)?.total;
     Ok(cgroup_memory(root).map_or(total, |limit| limit.bytes.min(total)))
@@ -128,14 +129,14 @@ impl MemInfo {
     }
 }
 
-/// The smallest memory limit of this process's control groups.
+/// The lowest memory limit of this process's control groups.
 struct Limit {
     bytes: u64,
-    /// Bytes in use, without page cache that can be dropped.
+    /// Bytes in use, without page cache that can be reclaimed.
     used: u64,
 }
 
-/// Reads the limits of control groups, version 2 and 1. `None` if there is none.
+/// Reads the limits of control groups of version 2 and 1. `None` if there is no limit.
 fn cgroup_memory(root: &Path) -> Option<Limit> {
     let groups = line(root, "proc/self/cgroup")?;
     let mut limits = Vec::new();
@@ -152,7 +153,7 @@ fn cgroup_memory(root: &Path) -> Option<Limit> {
         } else {
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         };
-        // The limits of the groups above apply too.
+        // The limits of parent groups apply as well.
         for above in Path::new(path.trim_start_matches('/')).ancestors() {
             limits.extend(limit(root, &Path::new(mount).join(above), files));
         }
@@ -169,7 +170,7 @@ fn limit(root: &Path, group: &Path, (max, current, inactive): (&str, &str, &str)
     Some(Limit { bytes, used: used.saturating_sub(cache.unwrap_or(0)) })
 }
 
-/// Maximum and current number of process identifiers. Unlimited if unknown.
+/// Maximum and current number of process identifiers. The maximum is unlimited if it is unknown.
 fn pids(root: &Path) -> (u64, u64) {
     let limits = ["proc/sys/kernel/pid_max", "proc/sys/kernel/threads-max"];
     let max = limits.iter().filter_map(|path| number(root, path)).min().unwrap_or(u64::MAX);
@@ -206,9 +207,9 @@ mod tests {
         assert_eq!(inodes.disk.as_deref(), Some("49 inodes of the disk are free, at least 50 (5 %) are required"));
         let pids = Figures { pids_used: 901, ..enough() }.pressure();
         assert_eq!(pids.pids.as_deref(), Some("99 process IDs are free, at least 100 (10 %) are required"));
-        // A file system that counts no inodes has enough.
+        // A file system that does not count inodes has no shortage of them.
         assert_eq!(Figures { inodes: 0, inodes_free: 0, ..enough() }.pressure(), Pressure::default());
-        // Unknown limits are no shortage, and do not overflow.
+        // Unknown limits do not cause a shortage or an overflow.
         assert_eq!(Figures { pids: u64::MAX, ..enough() }.pressure(), Pressure::default());
     }
 

@@ -1,12 +1,12 @@
-//! Describes this machine as a node: [`ThisMachine`] has its facts and its current usage,
-//! [`AssignedDevices`] its devices and the containers that they are assigned to.
+//! Describes this machine as a node. [`ThisMachine`] contains its facts and its current usage,
+//! [`AssignedDevices`] its devices and the containers to which they are assigned.
 //!
 //! Facts and usage are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and
 //! from AMD's entries in `/sys`. A machine may have no GPU. A file can declare devices that these
 //! sources do not report, or devices for tests.
 //!
-//! All functions that read files get the root folder of the system, so that tests can describe
-//! other machines. This crate uses no Kubernetes type.
+//! All functions that read files take the root folder of the system as an argument, so that tests
+//! can describe other machines. This crate does not use Kubernetes types.
 
 mod assigned;
 mod facts;
@@ -24,7 +24,7 @@ pub use assigned::{AssignedDevices, AssignmentError};
 pub use figures::Figures;
 pub use gpu::{DeviceFileError, FoundDevice, declared, detect, device_env};
 
-/// The machine that this process runs on.
+/// The machine on which this process runs.
 #[derive(Clone, Debug)]
 pub struct ThisMachine {
     root: PathBuf,

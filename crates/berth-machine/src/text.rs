@@ -23,14 +23,14 @@ pub(crate) fn number(root: &Path, path: &str) -> Option<u64> {
     line(root, path)?.parse().ok()
 }
 
-/// A string as the value of a label: other characters become `-`.
+/// A string in the format of a label value: other characters are replaced with `-`.
 pub(crate) fn label(text: &str) -> String {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let replaced: String = text.chars().map(|c| if is_legal(c) { c } else { '-' }).take(LABEL_MAX).collect();
     replaced.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// A host name as the name of a Node.
+/// A host name in the format of a Node's name.
 pub(crate) fn node_name(host: &str) -> String {
     let lower = host.to_lowercase();
     let replaced: String =

@@ -24,7 +24,7 @@ pub(crate) enum AddressError {
     Io { path: PathBuf, source: std::io::Error },
 }
 
-/// Which pod has which address. The state is durable; see the module's documentation.
+/// The address of each pod. The state is durable; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     folder: PathBuf,
@@ -69,13 +69,16 @@ impl Addresses {
         Ok(Self { folder: folder.to_owned(), range, reserved, by_pod, taken, last })
     }
 
-    /// The address of a pod, if it has one.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has a network to connect to"))]
+    /// The address of a pod; `None` if it has none.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "pods are connected to a pod network on Linux only")
+    )]
     pub(crate) fn get(&self, pod: &PodUid) -> Option<Ipv4Addr> {
         self.by_pod.get(pod).copied()
     }
 
-    /// Whether a pod has this address.
+    /// True if a pod has this address.
     pub(crate) fn contains(&self, address: Ipv4Addr) -> bool {
         self.taken.contains(&address)
     }
@@ -97,7 +100,7 @@ impl Addresses {
         let path = self.folder.join(address.to_string());
         let written = std::fs::File::create_new(&path).and_then(|mut file| file.write_all(pod.0.as_bytes()));
         if let Err(source) = written {
-            // An incomplete record is useless; the error of its removal says nothing more.
+            // An incomplete record has no use. An error of its removal adds no information.
             let _ = std::fs::remove_file(&path);
             return Err(AddressError::Io { path, source });
         }
@@ -107,7 +110,7 @@ impl Addresses {
         Ok(address)
     }
 
-    /// Frees the address of a pod; succeeds if it has none.
+    /// Releases the address of a pod. Succeeds if the pod has none.
     pub(crate) fn release(&mut self, pod: &PodUid) -> Result<(), AddressError> {
         let Some(address) = self.by_pod.get(pod).copied() else { return Ok(()) };
         let path = self.folder.join(address.to_string());
@@ -122,7 +125,7 @@ impl Addresses {
 
     fn next_free(&self) -> Result<Ipv4Addr, AddressError> {
         let (first, last) = (u32::from(self.range.network()), u32::from(self.range.broadcast()));
-        // The network's own address and the broadcast address are not given out.
+        // The network's own address and the broadcast address are not allocated.
         let size = last.saturating_sub(first).saturating_sub(1);
         let start = u32::from(self.last).checked_sub(first).filter(|offset| *offset <= size).unwrap_or(0);
         (0..size)

@@ -1,5 +1,5 @@
-//! The controllers that keep names and proxy in step with the cluster's Services, endpoints and
-//! pods, and give Services of type LoadBalancer their address.
+//! The controllers that update the network's names and proxy with the cluster's Services, endpoints
+//! and pods, and that give Services of type LoadBalancer their address.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -59,7 +59,7 @@ fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     Some(ObjectKey::namespaced(slice.namespace().unwrap_or_default(), name))
 }
 
-/// Publishes the address of a pod while it has one and has not ended.
+/// Publishes the address of a pod as long as the pod has one and has not ended.
 fn name_pod(network: &Network, delta: &Delta<Pod>) {
     let address = delta.new.as_ref().and_then(|pod| {
         let status = pod.status.as_ref()?;
@@ -94,7 +94,7 @@ impl Reconciler for Shared {
             }
         }
         match served {
-            // A repetition would fail, too.
+            // A retry would fail as well.
             Err(error) if !error.is_forbidden() => Err(error.into()),
             _ => Ok(Action::Wait),
         }
@@ -102,7 +102,7 @@ impl Reconciler for Shared {
 }
 
 impl Controller {
-    /// Publishes the names of a Service, or removes them. Returns what is published.
+    /// Publishes the names of a Service, or removes them. Returns the published form.
     fn name(&self, key: &ObjectKey, service: Option<&Arc<Service>>) -> Option<Published> {
         let slices = self.of_service.get(&key.to_string());
         let mut published = service.and_then(|service| Published::of(service, &slices));
@@ -121,8 +121,8 @@ impl Controller {
         published
     }
 
-    /// Writes the address of a Service's load balancer into its status, and removes it from a
-    /// Service that is of another type now.
+    /// Writes the address of a Service's load balancer into its status. Removes it if the Service
+    /// now has another type.
     async fn balance(&self, service: &Arc<Service>) -> Result<(), Error> {
         if service.metadata.deletion_timestamp.is_some() {
             return Ok(());
@@ -169,7 +169,8 @@ impl Controller {
     }
 }
 
-/// Whether this network is the load balancer of the Service. A class names another one.
+/// True if this network is the load balancer of the Service. A Service with a load balancer class
+/// has another one.
 fn is_balanced(service: &Service) -> bool {
     service
         .spec
@@ -183,12 +184,12 @@ fn ingress(service: &Service) -> Vec<Ipv4Addr> {
     ingress.filter_map(|it| it.ip.as_deref()?.parse().ok()).collect()
 }
 
-/// The API server as the endpoint of its own Service. It listens at a loopback address, which its
-/// EndpointSlice must not have.
+/// The API server as the endpoint of its own Service. It listens at a loopback address, which is
+/// not allowed in an EndpointSlice.
 fn api_server(service: &Published, address: SocketAddr) -> Vec<Endpoint> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if !ip.is_unspecified() => ip,
-        // An IPv6 wildcard accepts IPv4, too.
+        // An IPv6 wildcard accepts IPv4 as well.
         _ => Ipv4Addr::LOCALHOST,
     };
     let ports = service.ports.iter().map(|port| EndpointPort {

@@ -1,7 +1,8 @@
 //! Host ports: ports of this machine that lead to a port of a pod.
 //!
-//! They serve this machine and its pods, like node ports. Pods in the machine's own network serve a
-//! host port with the number of their own port themselves.
+//! They serve this machine and its pods, like node ports. If pods are in the machine's own network,
+//! the proxy does not serve a host port that equals the pod's port, because the pod serves it
+//! itself.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -46,21 +47,21 @@ impl Reconciler for Controller {
             self.recorder.event(pod.as_ref(), EventType::Warning, "FailedToServeHostPort", &error.to_string());
         }
         match served {
-            // A repetition would fail, too.
+            // A retry would fail as well.
             Err(error) if !error.is_forbidden() => Err(error.into()),
             _ => Ok(Action::Wait),
         }
     }
 }
 
-/// The address of a pod that has not ended.
+/// The address of a pod; `None` if the pod has ended.
 fn address(pod: &Pod) -> Option<Ipv4Addr> {
     let status = pod.status.as_ref()?;
     let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     status.pod_ip.as_deref().filter(|_| !has_ended)?.parse().ok()
 }
 
-/// The ports with a host port, of a pod that is not in its host's network.
+/// The container ports with a host port. A pod in its host's network has none.
 fn ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
     let is_separate = !spec.host_network.unwrap_or(false);
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
@@ -68,7 +69,8 @@ fn ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
     all.filter(|port| port.host_port.is_some_and(|number| number > 0))
 }
 
-/// The listeners for the host ports of a pod. With `is_shared`, the pod is in the machine's network.
+/// The listeners for the host ports of a pod. If `is_shared` is set, the pod is in the machine's
+/// network.
 fn wanted(spec: &PodSpec, pod: Ipv4Addr, place: &impl Place, is_shared: bool) -> Vec<Wanted> {
     let mut all = Vec::new();
     for port in ports(spec) {
@@ -106,7 +108,7 @@ mod tests {
 
     struct Machine;
 
-    /// The node's own address may be the loopback address.
+    /// The node's own address may be a loopback address.
     const ADDRESSES: [Ipv4Addr; 3] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::LOCALHOST];
 
     impl Place for Machine {

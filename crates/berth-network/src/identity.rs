@@ -1,4 +1,4 @@
-//! The names by which a later run finds the interfaces of this cluster.
+//! Names derived from the cluster. A later run finds the interfaces of this cluster by them.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ impl Identity {
         Self(hash(&[folder.as_os_str().as_encoded_bytes()]))
     }
 
-    /// Name of the bridge. Names of interfaces have 15 characters at most.
+    /// Name of the bridge. Names of interfaces have at most 15 characters.
     pub(crate) fn bridge(&self) -> String {
         format!("berth-{}", hex::encode(&self.0[..4]))
     }
@@ -44,13 +44,15 @@ impl Identity {
     }
 }
 
-/// Name of the packet filter table of a bridge; `None` if the bridge is none of a cluster.
+/// Name of the packet filter table that belongs to a bridge; `None` if the bridge does not belong
+/// to a cluster.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
 pub(crate) fn table_of_bridge(bridge: &str) -> Option<String> {
     cluster_number(bridge, "berth-").map(|number| format!("berth_{number}"))
 }
 
-/// Name of the bridge of a packet filter table; `None` if the table is none of a cluster.
+/// Name of the bridge that belongs to a packet filter table; `None` if the table does not belong to
+/// a cluster.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
 pub(crate) fn bridge_of_table(table: &str) -> Option<String> {
     cluster_number(table, "berth_").map(|number| format!("berth-{number}"))

@@ -4,20 +4,22 @@
 //! about names of the cluster ([`Zone`]), and serves Services at their addresses. [`install`] adds
 //! the controllers that feed it.
 //!
-//! Services are served by a proxy of this process at their cluster IPs, which are addresses of this
-//! machine, at node ports, and at the addresses of load balancers. It serves the host ports of pods,
-//! too. Endpoints are reached while this process runs; connections between pods do not depend on it.
+//! A proxy in this process serves Services at their cluster IPs, which are addresses of this
+//! machine, at node ports, and at the addresses of load balancers. It also serves the host ports of
+//! pods. Services can be reached only while this process runs. Connections between pods do not
+//! depend on it.
 //!
 //! The network has one of two levels:
 //!
-//! - [`Level::Full`] (Linux with `CAP_NET_ADMIN`): each pod has a network namespace, joined by a
-//!   pair of virtual Ethernet interfaces to a bridge of the cluster. Pods reach each other, the
-//!   machine, and through the machine's packet filter other networks, which cannot reach pods.
-//! - [`Level::Plain`]: pods are in the machine's own network. Each pod has a loopback address, given
-//!   as its IP, which other pods and the machine reach. Nothing separates the pods.
+//! - [`Level::Full`] (Linux with `CAP_NET_ADMIN`): each pod has a network namespace. A pair of
+//!   virtual Ethernet interfaces connects it to a bridge of the cluster. Pods reach each other, the
+//!   machine and, through the machine's packet filter, other networks. Other networks cannot reach
+//!   pods.
+//! - [`Level::Plain`]: pods are in the machine's own network. Each pod has a loopback address as
+//!   its IP, at which other pods and the machine reach it. Pods are not separated from each other.
 //!
-//! A level between them, with one user and network namespace for all pods of a node, does not exist
-//! yet: a machine without `CAP_NET_ADMIN` has the plain level.
+//! There is no level in between yet, with one user and network namespace for all pods of a node. A
+//! machine without `CAP_NET_ADMIN` therefore has the plain level.
 
 mod addresses;
 mod controllers;

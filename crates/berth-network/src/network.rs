@@ -1,4 +1,4 @@
-//! The pod network of a node, and how it is opened.
+//! The pod network of a node, and its setup.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::proxy::{Clients, Insiders, Place, Proxy};
 use crate::published::Endpoint;
 use crate::ranges::Ranges;
 
-/// How far a pod network separates pods; see the crate's documentation.
+/// The separation of pods by a pod network; see the crate's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Loopback addresses in the machine's own network.
@@ -44,10 +44,11 @@ impl fmt::Display for Level {
 pub struct Options {
     /// Folder of the network's records, in the node's folder.
     pub folder: PathBuf,
-    /// The highest level to try.
+    /// Maximum level.
     pub level: Level,
-    /// Range of pod addresses at the full level. `None` chooses a range that the machine does not
-    /// use. A range of at least 1024 addresses keeps its last 256 for Services of type LoadBalancer.
+    /// Range of pod addresses at the full level. `None` selects a range that the machine does not
+    /// use. In a range of at least 1024 addresses, the last 256 are reserved for Services of type
+    /// LoadBalancer.
     pub pod_range: Option<Ipv4Net>,
     /// Domain of the cluster's names, such as `cluster.local`.
     pub cluster_domain: String,
@@ -55,23 +56,24 @@ pub struct Options {
     pub service_range: Ipv4Net,
     /// Address at which the API server listens.
     pub api_server: SocketAddr,
-    /// Further addresses of this machine for node ports, such as the node's internal IP. Node ports
-    /// are at 127.0.0.1 and, at the full level, at the gateway's address in any case.
+    /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
+    /// ports are always served at 127.0.0.1 and, at the full level, at the gateway's address.
     pub node_addresses: Vec<Ipv4Addr>,
-    /// Serves node ports to other machines, too. Otherwise they serve this machine and its pods.
+    /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
+    /// pods.
     pub expose_node_ports: bool,
 }
 
-/// The level of an opened network, and what it lacks.
+/// The level of an opened network, and its limitations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The level.
     pub level: Level,
-    /// Why the network does not have the level that was asked for.
+    /// Why the network does not have the requested level.
     pub reason: Option<String>,
     /// Range of pod addresses.
     pub pods: Ipv4Net,
-    /// What does not work at this level on this machine, each with the reason.
+    /// The limitations at this level on this machine, each with the reason.
     pub limits: Vec<String>,
 }
 
@@ -79,7 +81,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pods in {})", self.level, self.pods)?;
         if let Some(reason) = &self.reason {
-            write!(f, "; not full: {reason}")?;
+            write!(f, "; level full does not work: {reason}")?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
     }
@@ -93,11 +95,11 @@ pub enum OpenError {
     Records {
         /// File or folder.
         path: PathBuf,
-        /// What failed.
+        /// The error.
         source: std::io::Error,
     },
     /// The machine has no addresses for pods.
-    #[error("this machine gives pods no addresses of their own: {reason}")]
+    #[error("pods cannot get their own addresses on this machine: {reason}")]
     NoAddresses {
         /// Why neither level works.
         reason: String,
@@ -107,7 +109,7 @@ pub enum OpenError {
     Domain {
         /// The domain.
         domain: String,
-        /// Why it is not.
+        /// Why it is not a domain name.
         reason: String,
     },
 }
@@ -126,16 +128,17 @@ pub struct Network {
     addresses: Mutex<Addresses>,
     fabric: Fabric,
     ranges: Ranges,
-    /// Range of cluster IPs, if they are served at their own addresses, and to which clients.
+    /// Range of cluster IPs and the clients that it serves; `None` if cluster IPs are not served at
+    /// their own addresses.
     services: Option<(Ipv4Net, Clients)>,
     node_addresses: Vec<Ipv4Addr>,
     expose_node_ports: bool,
     api_server: SocketAddr,
     domain: String,
     names: Arc<Names>,
-    /// Answers questions about names.
+    /// Task that answers questions about names.
     name_server: Option<JoinHandle<()>>,
-    /// Address of the name server, if pods can use it: at port 53.
+    /// Address of the name server at port 53; `None` if pods cannot use it.
     dns: Option<Ipv4Addr>,
     proxy: Proxy,
 }
@@ -148,14 +151,14 @@ impl Drop for Network {
     }
 }
 
-/// How pods are connected.
+/// The connection of pods.
 enum Fabric {
     #[cfg(target_os = "linux")]
     Full(crate::linux::Links),
     Plain(Loopback),
 }
 
-/// File with the range of the last run.
+/// File with the range of the previous run.
 const RANGE: &str = "range";
 
 impl fmt::Debug for Network {
@@ -165,13 +168,13 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// Opens the pod network of the node that has this folder, at the highest level that works.
+    /// Opens the pod network of the node with this folder, at the highest level that works.
     ///
     /// Pods of an earlier run keep their addresses and connections. Call [`Network::retain`] once
     /// the pods that still exist are known.
     ///
     /// # Errors
-    /// If the records cannot be read or written, or the machine has no addresses for pods at all.
+    /// The records cannot be read or written, or the machine has no addresses for pods at all.
     pub async fn open(options: Options) -> Result<(Arc<Self>, Report), OpenError> {
         let folder = &options.folder;
         let records = |path: &Path| {
@@ -236,11 +239,11 @@ impl Network {
         }
     }
 
-    /// Disconnects the pods that are not in `pods`, and frees their addresses. Call it at the start
-    /// of the node, with the pods that it still has.
+    /// Disconnects the pods that are not in `pods`, and releases their addresses. Call it when the
+    /// node starts, with the pods that it still has.
     ///
     /// # Errors
-    /// If an interface cannot be deleted or a record cannot be written. Repeat the call.
+    /// An interface cannot be deleted or a record cannot be written. Repeat the call.
     pub async fn retain(&self, pods: &BTreeSet<PodUid>) -> Result<(), RuntimeError> {
         let gone: Vec<PodUid> = self.addresses.lock().pods().filter(|pod| !pods.contains(*pod)).cloned().collect();
         for pod in &gone {
@@ -256,7 +259,7 @@ impl Network {
     /// Removes everything that this network added to the machine. Pods lose their connections.
     ///
     /// # Errors
-    /// If the machine refuses a change. Repeat the call.
+    /// The machine rejects a change. Repeat the call.
     pub async fn remove(&self) -> Result<(), RuntimeError> {
         self.retain(&BTreeSet::new()).await?;
         match &self.fabric {
@@ -293,7 +296,7 @@ impl Network {
     }
 
     /// Host and port for `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: the cluster IP of
-    /// the Service `kubernetes`, or the API server itself where pods cannot reach cluster IPs.
+    /// the Service `kubernetes`, or the API server itself if pods cannot reach cluster IPs.
     pub fn api_server_for_pods(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
         /// Port of the Service `kubernetes`.
         const HTTPS: u16 = 443;
@@ -319,7 +322,7 @@ impl Network {
         self.api_server
     }
 
-    /// Whether the address is one of those that [`Network::external_address`] returns.
+    /// True if the address is one of those that [`Network::external_address`] returns.
     pub(crate) fn is_external(&self, address: Ipv4Addr) -> bool {
         match &self.fabric {
             #[cfg(target_os = "linux")]
@@ -329,7 +332,7 @@ impl Network {
     }
 
     /// A free address for the load balancer of the Service with this cluster IP: `asked` if it is
-    /// free, else the first free one.
+    /// free, or else the first free address.
     pub(crate) fn external_address(
         &self,
         cluster_ip: Ipv4Addr,
@@ -350,7 +353,7 @@ impl Network {
         }
     }
 
-    /// Whether a pod of this node has the address.
+    /// True if a pod of this node has the address.
     pub fn has_pod(&self, address: Ipv4Addr) -> bool {
         self.addresses.lock().contains(address)
     }
@@ -386,7 +389,7 @@ impl Place for Network {
     }
 }
 
-/// A fabric and what it lacks.
+/// A fabric and its limitations.
 struct Opened {
     fabric: Fabric,
     ranges: Ranges,
@@ -405,10 +408,10 @@ fn domain(text: &str) -> Result<Name, OpenError> {
     if name.is_root() { Err(invalid("it is empty".to_owned())) } else { Ok(name) }
 }
 
-/// Opens the plain level. `reason` says why the full level does not work.
+/// Opens the plain level. `reason` is why the full level does not work.
 fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason: String) -> Result<Opened, OpenError> {
     let loopback = Loopback::claim(identity, known).map_err(|error| OpenError::NoAddresses {
-        reason: format!("{reason}; a loopback address besides 127.0.0.1 cannot be used: {error}"),
+        reason: format!("{reason}; loopback addresses other than 127.0.0.1 cannot be used: {error}"),
     })?;
     Ok(Opened {
         ranges: Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses"),
@@ -419,7 +422,7 @@ fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason:
     })
 }
 
-/// Opens the full level. The error is the reason why it does not work.
+/// Opens the full level. The error is the reason if that does not work.
 #[cfg(target_os = "linux")]
 async fn full(
     options: &Options,
@@ -439,7 +442,7 @@ async fn full(
     let (services, lack) = match lacking.services {
         crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
         crate::linux::Reach::Pods => {
-            let lack = format!("cluster IPs are reached from pods only: another cluster of this machine uses {range}");
+            let lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
             (Some((range, Clients::Bridge)), Some(lack))
         }
         crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
@@ -449,7 +452,7 @@ async fn full(
     Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })
 }
 
-/// Only Linux has the full level.
+/// Fails, because only Linux has the full level.
 #[cfg(not(target_os = "linux"))]
 async fn full(
     _options: &Options,

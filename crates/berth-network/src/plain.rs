@@ -1,8 +1,8 @@
-//! Loopback addresses for pods, where the machine's network must not be changed.
+//! Loopback addresses for pods, if the machine's network must not be changed.
 //!
-//! A cluster has two networks of 127.0.0.0/8: an even second byte for pods, and the odd one after
-//! it for Services. To keep two clusters of one machine apart, a cluster holds a socket of its
-//! network for as long as it runs.
+//! A cluster uses two networks of 127.0.0.0/8: one with an even second byte for pods, and the one
+//! with the next odd byte for Services. To keep the clusters of one machine apart, each holds a
+//! socket in its network as long as it runs.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -10,24 +10,24 @@ use ipnet::Ipv4Net;
 
 use crate::identity::Identity;
 
-/// The second bytes that clusters try, from 64 on in steps of two.
+/// First second byte that clusters try. They continue in steps of two.
 const FIRST: u8 = 64;
 const COUNT: u8 = 64;
-/// Port of the socket that marks a network as used. It is in no range of common services, and a
-/// process needs no rights to listen there.
+/// Port of the socket that marks a network as used. Common services do not use it, and a process
+/// needs no privileges to listen on it.
 const CLAIM_PORT: u16 = 10_353;
 
 /// The loopback networks of a cluster.
 #[derive(Debug)]
 pub(crate) struct Loopback {
     second: u8,
-    /// Marks the network as used; nothing reads from it.
+    /// The socket that marks the network as used. It is never read.
     _claim: UdpSocket,
 }
 
 impl Loopback {
-    /// Claims the networks of an earlier run (`known`), or else the first free ones, from a place
-    /// that depends on the cluster.
+    /// Claims the networks of an earlier run (`known`), or else the first free networks. The search
+    /// starts at a position that depends on the cluster.
     pub(crate) fn claim(identity: &Identity, known: Option<Ipv4Net>) -> std::io::Result<Self> {
         let start = identity.number(COUNT);
         let known = known.map(|range| range.network().octets()).filter(|it| it[0] == 127).map(|it| it[1]);
@@ -47,14 +47,14 @@ impl Loopback {
         Ipv4Net::new_assert(Ipv4Addr::new(127, self.second, 0, 0), 16)
     }
 
-    /// The loopback address that stands for an address of a Service: the last two bytes are the
+    /// The loopback address that represents the address of a Service. The last two bytes are the
     /// same.
     pub(crate) fn service(&self, address: Ipv4Addr) -> Ipv4Addr {
         let [.., third, fourth] = address.octets();
         Ipv4Addr::new(127, self.second + 1, third, fourth)
     }
 
-    /// Whether the address stands for an address of a Service.
+    /// True if the address represents the address of a Service.
     pub(crate) fn is_service(&self, address: Ipv4Addr) -> bool {
         address.octets()[..2] == [127, self.second + 1]
     }

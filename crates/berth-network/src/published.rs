@@ -1,5 +1,5 @@
-//! What the network knows of a Service: its addresses, ports and endpoints, from the Service and its
-//! EndpointSlices.
+//! The data of a Service that the network needs: addresses, ports and endpoints, from the Service
+//! and its EndpointSlices.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Protocol {
         }
     }
 
-    /// The name in DNS, after an underscore.
+    /// The label of the protocol in DNS names, without the underscore.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -37,7 +37,7 @@ impl Protocol {
     }
 }
 
-/// How clients find a Service.
+/// The way in which clients find a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// By an address of its own.
@@ -51,13 +51,13 @@ pub enum Kind {
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Name, empty for an only port.
+    /// Name; empty if it is the only port.
     pub name: String,
     /// Protocol.
     pub protocol: Protocol,
     /// Port of the Service.
     pub number: u16,
-    /// Port of the node, if the Service has one.
+    /// Node port; `None` if the Service has none.
     pub node_port: Option<u16>,
 }
 
@@ -79,32 +79,33 @@ pub struct Endpoint {
     pub address: Ipv4Addr,
     /// Host name within the Service's domain.
     pub hostname: Option<String>,
-    /// Whether clients should use the endpoint.
+    /// True if clients should use the endpoint.
     pub is_ready: bool,
-    /// Whether the endpoint still serves while it terminates.
+    /// True if the endpoint still serves while it terminates.
     pub is_draining: bool,
-    /// Whether the endpoint is a pod, whose address a node assigned.
+    /// True if the endpoint is a pod, whose address was assigned by a node.
     pub is_pod: bool,
     /// Ports.
     pub ports: Vec<EndpointPort>,
 }
 
-/// A Service as the network publishes it.
+/// The published data of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Namespace.
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// How clients find it.
+    /// The way in which clients find it.
     pub kind: Kind,
     /// Ports.
     pub ports: Vec<Port>,
     /// Endpoints, ordered by address.
     pub endpoints: Vec<Endpoint>,
-    /// With session affinity: how long a client keeps its endpoint without a connection.
+    /// Time for which a client without a connection keeps its endpoint; `None` without session
+    /// affinity.
     pub affinity: Option<Duration>,
-    /// Further addresses: external IPs and the addresses of its load balancer.
+    /// Additional addresses: external IPs and the addresses of its load balancer.
     pub external: Vec<Ipv4Addr>,
 }
 
@@ -133,7 +134,7 @@ impl Published {
         })
     }
 
-    /// The endpoints that get connections: those that are ready, or else those that still serve
+    /// The endpoints that receive connections: those that are ready, or else those that still serve
     /// while they terminate.
     pub fn usable(&self) -> impl Iterator<Item = &Endpoint> {
         let has_ready = self.endpoints.iter().any(|endpoint| endpoint.is_ready);
@@ -184,7 +185,7 @@ fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
         .collect();
     let found = slice.endpoints.iter().filter_map(|endpoint| {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
-        // Without the conditions, an endpoint is ready, and serves if it is ready.
+        // An endpoint without the conditions is ready, and it serves if it is ready.
         let is_ready = conditions.ready.unwrap_or(true);
         let serves = conditions.serving.unwrap_or(is_ready);
         Some(Endpoint {

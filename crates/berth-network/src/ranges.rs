@@ -5,8 +5,9 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-/// Ranges tried in this order for the pod network. Simulated pods have addresses in 10.0.0.0/9 and
-/// simulated nodes in 10.128.0.0/10, so ranges above those confuse no reader of `kubectl get pods`.
+/// Ranges to try for the pod network, in this order. Simulated pods have addresses in 10.0.0.0/9
+/// and simulated nodes in 10.128.0.0/10. Addresses above these ranges cannot be confused with them
+/// in the output of `kubectl get pods`.
 fn candidates() -> impl Iterator<Item = Ipv4Net> {
     let of = |a: u8, b: u8| Ipv4Net::new_assert(Ipv4Addr::new(a, b, 0, 0), 16);
     (200..=239).map(move |second| of(10, second)).chain((24..=31).map(move |second| of(172, second)))
@@ -17,8 +18,8 @@ pub(crate) fn overlap(a: Ipv4Net, b: Ipv4Net) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// The range of a pod network: `known`, the range of an earlier run, if it is free, else the first
-/// free candidate. `used` are the ranges of the machine's networks.
+/// The range of a pod network: `known`, the range of an earlier run, if it is free, or else the
+/// first free candidate. `used` contains the ranges of the machine's networks.
 pub(crate) fn choose(known: Option<Ipv4Net>, used: &[Ipv4Net]) -> Option<Ipv4Net> {
     let is_free = |range: &Ipv4Net| !used.iter().any(|other| overlap(*range, *other));
     known.into_iter().chain(candidates()).find(is_free)
@@ -27,7 +28,7 @@ pub(crate) fn choose(known: Option<Ipv4Net>, used: &[Ipv4Net]) -> Option<Ipv4Net
 /// The parts of a pod network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranges {
-    /// Addresses of pods; the other parts are inside it.
+    /// Addresses of pods. The other parts are within this range.
     pub pods: Ipv4Net,
     /// Address of this machine in the pod network, its first address: the pods' gateway and name
     /// server.
@@ -38,7 +39,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Divides a range. It needs at least 16 addresses (`/28`).
+    /// Divides a range, which must have at least 16 addresses (`/28`).
     pub fn of(pods: Ipv4Net) -> Option<Self> {
         let pods = pods.trunc();
         if pods.prefix_len() > 28 {
@@ -50,7 +51,7 @@ impl Ranges {
         Some(Self { pods, gateway: Ipv4Addr::from(first + 1), load_balancers })
     }
 
-    /// The parts that pods get no addresses from.
+    /// The parts whose addresses are not allocated to pods.
     pub(crate) fn reserved(&self) -> Vec<Ipv4Net> {
         vec![Ipv4Net::from(self.gateway), self.load_balancers]
     }

@@ -14,7 +14,8 @@ pub(crate) fn of_host() -> Vec<IpAddr> {
     host_dns().nameservers.iter().filter_map(|address| address.parse().ok()).collect()
 }
 
-/// As the resolver reads the file: the last line with `search` counts, and options add up.
+/// Parses the file by the resolver's rules: the last line with `search` applies, and options
+/// accumulate.
 fn parse(text: &str) -> DnsConfig {
     let mut found = DnsConfig::default();
     for line in text.lines() {

@@ -104,7 +104,7 @@ impl PodFolder {
     }
 }
 
-/// Checks a name of a container or volume, which becomes a file's name.
+/// Checks the name of a container or volume, because it becomes the name of a file.
 ///
 /// # Errors
 /// The name is not a DNS label.

@@ -1,4 +1,4 @@
-//! Which isolation level works on this machine: tried by running a container at each level.
+//! Determines the isolation levels that work on this machine, by running a container at each level.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,18 @@ use crate::runtime::supervisor::{Connection, lock, spawn};
 use crate::time::now;
 use crate::tree;
 
-/// What was found out about the machine.
+/// Results of the probe.
 pub(crate) struct Found {
     pub isolation: Isolation,
     pub host_root: HostRoot,
     pub hierarchies: Option<Hierarchies>,
 }
 
-/// Files of the host that hold secrets. Containers on the host's files do not see them.
+/// Files of the host that contain secrets. They are hidden from containers that run on the host's
+/// files.
 const SECRETS: [&str; 5] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers.d"];
 
-/// Files and folders in users' homes that hold secrets.
+/// Files and folders in users' homes that contain secrets.
 const HOME_SECRETS: [&str; 10] = [
     ".ssh",
     ".gnupg",
@@ -41,13 +42,13 @@ const HOME_SECRETS: [&str; 10] = [
     ".local/share/berth",
 ];
 
-/// Homes whose secrets are hidden, at most. Each costs mounts for each container.
+/// Maximum number of homes whose secrets are hidden. Each of them adds mounts to every container.
 const HOMES_MAX: usize = 64;
 
-/// Start of the name of a probe's folder; the ID of the probing process follows.
+/// Prefix of the name of a probe's folder; the ID of the probing process follows.
 const PROBE: &str = "probe-";
 
-/// Attempts to end a probe that a killed process left, and the time limit of each.
+/// Attempts to end a probe of a process that was killed, and the time limit of each attempt.
 const PROBE_END_ATTEMPTS: u32 = 5;
 const PROBE_END_MAX: Duration = Duration::from_secs(2);
 
@@ -60,13 +61,13 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
         Some(level) => vec![level],
         None if is_root => vec![Level::Full, Level::Rootless, Level::Plain],
         None => {
-            reasons.push("the level full needs root".to_owned());
+            reasons.push("isolation level `full` requires root".to_owned());
             vec![Level::Rootless, Level::Plain]
         }
     };
     for level in candidates {
         if level == Level::Full && !is_root {
-            return Err(RuntimeError::Unsupported("the isolation level full needs root".to_owned()));
+            return Err(RuntimeError::Unsupported("isolation level `full` requires root".to_owned()));
         }
         match find_root(options, level).await {
             Ok((host_root, notice)) => {
@@ -88,7 +89,8 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
     Err(RuntimeError::Unsupported("no isolation level works on this machine".to_owned()))
 }
 
-/// Finds how the host's files become a root at this level, with a sentence if that is not the best.
+/// Finds the best way to use the host's files as a container's root file system at this level. Also
+/// returns a message about the limitation if a less capable way has to be used.
 async fn find_root(options: &Options, level: Level) -> std::result::Result<(HostRoot, Option<String>), String> {
     if level == Level::Plain {
         return try_level(options, level, HostRoot::Binds).await.map(|()| (HostRoot::Binds, None));
@@ -107,15 +109,16 @@ async fn find_root(options: &Options, level: Level) -> std::result::Result<(Host
 }
 
 /// Ends the probes of processes that were killed while they probed, and removes their folders. The
-/// caller holds the lock of the node's folder, so that none of them is in use.
+/// caller holds the lock of the node's folder, so none of the probes is in use.
 async fn end_former_probes(options: &Options) {
     let entries = std::fs::read_dir(&options.folder).into_iter().flatten().flatten();
     let probes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(PROBE)));
     for folder in probes.map(|entry| PodFolder(entry.path())) {
         let mut ended = Ok(());
-        // A supervisor that is about to start serves its socket, or finds no folder, in a moment.
+        // A supervisor that is still starting will soon serve its socket or fail because its folder
+        // is gone.
         for _ in 0..PROBE_END_ATTEMPTS {
-            let _ = tokio::time::timeout(PROBE_END_MAX, Connection::ask(&folder, &Request::Shutdown)).await;
+            let _ = tokio::time::timeout(PROBE_END_MAX, Connection::call(&folder, &Request::Shutdown)).await;
             let removed = folder.clone();
             let removed = tokio::task::spawn_blocking(move || {
                 let _lock = lock(&removed).map_err(|error| error.to_string())?;
@@ -127,7 +130,7 @@ async fn end_former_probes(options: &Options) {
             }
         }
         if let Err(error) = ended {
-            tracing::warn!(folder = %folder.path().display(), %error, "cannot remove a former probe of the isolation");
+            tracing::warn!(folder = %folder.path().display(), %error, "cannot remove the folder of an earlier isolation probe");
         }
     }
 }
@@ -148,7 +151,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         shared_network: false,
         level,
         group: None,
-        init: init_command(options),
+        init: options.helper.init(),
         hidden: Vec::new(),
         host_root,
         pids_max: options.pids_max,
@@ -167,21 +170,15 @@ async fn run_probe(options: &Options, folder: &PodFolder, launch: &Launch) -> st
         id: ContainerId { pod: launch.config.uid.clone(), name: "probe".to_owned(), attempt: 0 },
         ..probe_container()
     };
-    let started = Connection::ask(folder, &Request::Start(Box::new(config))).await;
-    let _ = Connection::ask(folder, &Request::Shutdown).await;
+    let started = Connection::call(folder, &Request::Start(Box::new(config))).await;
+    let _ = Connection::call(folder, &Request::Shutdown).await;
     let _ = tokio::task::spawn_blocking(move || child.wait()).await;
     match started {
         Ok(Reply::Error(crate::protocol::WireError::Start { exit_code: 127, .. })) | Ok(Reply::Container(_)) => Ok(()),
         Ok(Reply::Error(error)) => Err(error.to_string()),
-        Ok(_) => Err("the supervisor did not answer the start of a container".to_owned()),
+        Ok(_) => Err("the supervisor sent an unexpected response to the start of a container".to_owned()),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Executable and arguments of the entry helper.
-pub(crate) fn init_command(options: &Options) -> Vec<String> {
-    let program = options.helper.program.display().to_string();
-    std::iter::once(program).chain(options.helper.init.iter().cloned()).collect()
 }
 
 /// Memory of the machine in bytes.
@@ -190,7 +187,7 @@ pub(crate) fn machine_memory_bytes() -> u64 {
     u64::from(info.mem_unit).saturating_mul(info.totalram)
 }
 
-/// Folders and files that containers do not see: Berth's own and the host's secrets.
+/// Folders and files that are hidden from containers: Berth's own and the host's secrets.
 pub(crate) fn hidden(options: &Options) -> Vec<PathBuf> {
     let homes = std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path());
     let homes = homes.take(HOMES_MAX).chain([PathBuf::from("/root")]);

@@ -1,8 +1,9 @@
-//! The journal of a pod: what its supervisor started and how that ended.
+//! The journal of a pod: the starts and ends of its containers, recorded by its supervisor.
 //!
-//! One line of JSON per record, appended and synced before the supervisor acts on it or answers. Only
-//! the record of a supervisor's begin is not synced: it matters while that process lives.
-//! A torn last line, as a crash of the machine leaves it, is ignored.
+//! One line of JSON per record. The record of a start is synced before the program runs, so that no
+//! program runs a second time after a crash of the machine. Other records survive the end of any
+//! process, but a crash of the machine may lose the last of them: then the end of a run is unknown,
+//! as it is for a run that the crash itself ended. A partial last line is ignored.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,9 +20,9 @@ use crate::protocol::WireError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "record")]
 pub(crate) enum Record {
-    /// A supervisor began to serve the pod.
+    /// A supervisor started to serve the pod.
     Supervisor { process: ProcessId, at: Timestamp },
-    /// A container's program is about to be executed.
+    /// A container's program will be executed next.
     Started { id: ContainerId, image_id: String, process: ProcessId, at: Timestamp },
     /// The container's program could not be executed.
     Failed { id: ContainerId, error: WireError, exit: Exit },
@@ -33,7 +34,8 @@ pub(crate) enum Record {
 pub(crate) struct Journal(File);
 
 impl Journal {
-    /// Opens or creates a journal. Ends a torn last line, so that the next record begins a new one.
+    /// Opens or creates a journal. Completes a partial last line, so that the next record starts on
+    /// a new line.
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut file = File::options().create(true).append(true).read(true).open(path)?;
         let bytes = std::fs::read(path)?;
@@ -49,7 +51,7 @@ impl Journal {
         self.0.sync_data()
     }
 
-    /// Appends a record that is of no use after a crash of the machine.
+    /// Appends a record without waiting for the disk.
     pub fn append_unsynced(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
@@ -57,7 +59,7 @@ impl Journal {
     }
 }
 
-/// Reads the records of a journal; an absent file is an empty journal.
+/// Reads the records of a journal. A journal that does not exist has none.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -67,7 +69,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
     Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-/// One run of a container as the journal has it.
+/// One run of a container in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub status: ContainerStatus,
@@ -76,8 +78,8 @@ pub(crate) struct Run {
     pub error: Option<WireError>,
 }
 
-/// The runs of a journal in order of starts. A run without an end is [`ContainerState::Unknown`],
-/// because the supervisor that would record its end is not the reader's.
+/// The runs of a journal in order of their starts. A run without an end is
+/// [`ContainerState::Unknown`]: its supervisor may have ended without recording the end.
 pub(crate) fn runs(records: &[Record]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for record in records {
@@ -108,7 +110,7 @@ pub(crate) fn runs(records: &[Record]) -> Vec<Run> {
     runs
 }
 
-/// The supervisor that wrote the journal last.
+/// The supervisor that wrote to the journal last.
 pub(crate) fn supervisor(records: &[Record]) -> Option<&ProcessId> {
     records.iter().rev().find_map(|record| match record {
         Record::Supervisor { process, .. } => Some(process),
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_ignored_and_the_next_record_is_read() {
+    fn a_partial_line_is_ignored_and_the_next_record_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         Journal::open(&path).unwrap().append(&started(0)).unwrap();

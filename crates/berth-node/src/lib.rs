@@ -8,8 +8,8 @@
 //!
 //! The crate works on Linux. On other systems its functions return an error.
 //!
-//! What it does not do: it decides nothing about pods (the kubelet does), pulls no images
-//! (`Images`) and configures no network (`SandboxNetwork`).
+//! The crate does not make decisions about pods (the kubelet does), pull images (`Images`) or
+//! configure the network (`SandboxNetwork`).
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -23,6 +23,8 @@ mod isolation;
 mod journal;
 #[cfg(target_os = "linux")]
 mod log;
+#[cfg(target_os = "linux")]
+mod overlay;
 #[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
@@ -40,11 +42,13 @@ mod tree;
 #[cfg(target_os = "linux")]
 mod volumes;
 
+pub mod helper;
 mod options;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 
-pub use options::{Helper, Isolation, Level, Options};
+pub use helper::Helper;
+pub use options::{Isolation, Level, Options};
 #[cfg(target_os = "linux")]
 pub use runtime::ProcessRuntime;
 #[cfg(not(target_os = "linux"))]

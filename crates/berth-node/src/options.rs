@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use berth_pod_runtime::{Images, SandboxNetwork};
 
-/// How strongly pods are separated from the host and from each other.
+use crate::helper::Helper;
+
+/// The separation of pods from the host and from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// A session and a process group per container. Needs nothing.
+    /// One session and process group per container. Has no requirements.
     Plain,
-    /// Namespaces inside a user namespace. Needs user namespaces.
+    /// Namespaces in a user namespace. Requires user namespaces.
     Rootless,
-    /// Namespaces and control groups. Needs root.
+    /// Namespaces and control groups. Requires root.
     Full,
 }
 
@@ -32,42 +34,33 @@ impl std::fmt::Display for Level {
 pub struct Isolation {
     /// Level.
     pub level: Level,
-    /// Sentences for the user: why a higher level is not available, and which part of this level is
-    /// missing.
+    /// Sentences for the user: why a higher level is not available, and which parts of this level
+    /// are missing.
     pub reasons: Vec<String>,
-}
-
-/// The hidden subcommands of the executable that run a supervisor and a container's entry helper.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Helper {
-    /// Executable.
-    pub program: PathBuf,
-    /// Arguments that select [`crate::supervisor::main`]. The pod's folder follows them.
-    pub supervisor: Vec<String>,
-    /// Arguments that select [`crate::init::main`].
-    pub init: Vec<String>,
 }
 
 /// Options of [`crate::ProcessRuntime::open`].
 pub struct Options {
-    /// Folder of the node: the pods' folders and what the runtime records.
+    /// Folder of the node, with the pods' folders and the runtime's records.
     pub folder: PathBuf,
-    /// Folders that no container may see besides `folder`, such as the data folder of `berth up`.
+    /// Folders other than `folder` that must be hidden from containers, such as the data folder of
+    /// `berth up`.
     pub hidden: Vec<PathBuf>,
-    /// Requested level; `None` for the highest that works.
+    /// Requested level; `None` for the highest level that works.
     pub level: Option<Level>,
-    /// Images.
+    /// Provider of images.
     pub images: Arc<dyn Images>,
-    /// Pod network. Without it pods have a loopback interface only.
+    /// Pod network. If it is `None`, pods have only a loopback interface.
     pub network: Option<Arc<dyn SandboxNetwork>>,
-    /// How to run the supervisor and the entry helper.
+    /// How to run a supervisor and an entry helper.
     pub helper: Helper,
     /// Maximum number of processes and threads of a pod.
     pub pids_max: u64,
 }
 
 impl Options {
-    /// Options with the defaults: the highest level that works, no pod network, 1024 processes a pod.
+    /// Default options: the highest level that works, no pod network, at most 1024 processes per
+    /// pod.
     pub fn new(folder: PathBuf, images: Arc<dyn Images>, helper: Helper) -> Self {
         Self { folder, hidden: Vec::new(), level: None, images, network: None, helper, pids_max: 1024 }
     }

@@ -1,7 +1,7 @@
-//! Processes as `/proc` shows them.
+//! Processes, as listed in `/proc`.
 //!
-//! A process ID is used again after its process ended. [`ProcessId`] therefore also has the time at
-//! which the process started, and the boot of the machine.
+//! The kernel reuses process IDs. [`ProcessId`] therefore also contains the start time of the
+//! process and the boot ID of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    /// The identity of a running process; `None` if there is no such process.
+    /// The identity of a running process; `None` if the process does not exist.
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self { boot: boot_id(), pid, started: Stat::read(pid)?.started })
     }
@@ -32,24 +32,25 @@ impl ProcessId {
             && Stat::read(self.pid).is_some_and(|stat| stat.started == self.started && stat.state != 'Z')
     }
 
-    /// Kills the process if it is the one that was recorded. No other process is signalled, even if
-    /// its ID is the same.
+    /// Kills the process if it is still the same one. A process that reuses the ID is not
+    /// signalled.
     pub fn kill(&self) {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return };
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-        // The handle refers to the process that had the ID when the handle was opened: check after.
+        // The handle refers to the process that had the ID when the handle was opened. Check its
+        // identity only after that.
         if self.is_alive() {
             let _ = pidfd_send_signal(&handle, Signal::KILL);
         }
     }
 }
 
-/// ID of the machine's present boot.
+/// ID of the machine's current boot.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Fields of `/proc/PID/stat`.
+/// The used fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub state: char,
@@ -83,7 +84,7 @@ impl Stat {
     }
 }
 
-/// All processes that `/proc` shows, by ID.
+/// All processes in `/proc`, by ID.
 pub(crate) fn all() -> BTreeMap<u32, Stat> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
     entries
@@ -110,7 +111,7 @@ pub(crate) fn descendants(processes: &BTreeMap<u32, Stat>, root: u32) -> BTreeSe
     found
 }
 
-/// Sends a signal to a process; a process that has ended is no error.
+/// Sends a signal to a process. Does nothing if the process has ended.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_start_time() {
+    fn a_process_is_identified_by_its_start_time() {
         let own = ProcessId::of(std::process::id()).unwrap();
         assert!(own.is_alive());
         assert!(!ProcessId { started: own.started + 1, ..own.clone() }.is_alive());

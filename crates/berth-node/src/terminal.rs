@@ -11,25 +11,28 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Terminal(AsyncFd<OwnedFd>);
 
 impl Terminal {
-    /// Registers a master with tokio.
-    #[expect(deprecated, reason = "the replacement is unsafe; an `OwnedFd` stays open and the same")]
+    /// Registers the master of a terminal with tokio.
+    #[expect(
+        deprecated,
+        reason = "the replacement is unsafe; the descriptor of an `OwnedFd` stays open and does not change"
+    )]
     pub fn new(master: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&master, fcntl_getfl(&master)? | OFlags::NONBLOCK)?;
         AsyncFd::new(master).map(Self)
     }
 
-    /// Reads what the terminal shows. Returns 0 at its end, when no process has it open any more.
+    /// Reads output of the terminal. Returns 0 once no process has the terminal open.
     pub async fn read(&self, buffer: &mut [u8]) -> usize {
         let read = self.0.async_io(Interest::READABLE, |master| Ok(rustix::io::read(master, &mut *buffer)?));
         read.await.unwrap_or(0)
     }
 
-    /// Reads what is there without waiting; 0 if there is nothing.
+    /// Reads the available output without waiting. Returns 0 if there is none.
     pub fn read_now(&self, buffer: &mut [u8]) -> usize {
         rustix::io::read(self.0.get_ref(), buffer).unwrap_or(0)
     }
 
-    /// Writes all bytes as input, as fast as the terminal takes them.
+    /// Writes all bytes as input, as fast as the terminal accepts them.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let written = self.0.async_io(Interest::WRITABLE, |master| Ok(rustix::io::write(master, bytes)?)).await?;

@@ -1,7 +1,7 @@
 //! Folders whose content a container wrote: removal, size and ownership.
 //!
-//! Such a tree may be deeper than a stack, longer than a path may be, and full of symbolic links.
-//! Nothing here recurses, builds long paths or follows a link.
+//! Such a tree may be deeper than a stack allows, longer than the maximum length of a path, and
+//! full of symbolic links. The functions here do not recurse, build long paths or follow links.
 
 use std::ffi::CString;
 use std::io;
@@ -14,13 +14,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-/// Folders that are open at the same time while a tree is walked. Deeper folders are not counted.
+/// Maximum number of folders that are open at the same time during a walk. Deeper folders are
+/// skipped.
 const DEPTH_MAX: usize = 256;
 
 const OPEN_FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a tree; an absent one is removed already. Folders within it are first moved to its top,
-/// so that depth costs nothing.
+/// Removes a tree. Succeeds if it does not exist. Nested folders are first moved to the top of the
+/// tree, so that depth does not matter.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let top = match openat(CWD, path, OPEN_FOLDER, Mode::empty()) {
         Ok(top) => top,
@@ -30,7 +31,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     let mut moved = 0u64;
-    // Each pass empties the folders at the top and moves what is in them up.
+    // Each pass empties the folders at the top and moves the folders in them up.
     loop {
         let mut is_empty = true;
         for (name, kind) in entries(&top)? {
@@ -64,13 +65,13 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves a folder to the top of the tree under a name that is free.
+/// Moves a folder to the top of the tree under an unused name.
 fn move_up(folder: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
     loop {
         *moved += 1;
         match renameat_with(folder, name, top, format!("..removed-{moved}"), RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {}
-            // A folder that its owner may not write cannot change its parent.
+            // The kernel does not move a folder that its owner may not write.
             Err(Errno::ACCESS) => {
                 rustix::fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty())?;
                 return Ok(renameat_with(folder, name, top, format!("..removed-{moved}"), RenameFlags::NOREPLACE)?);
@@ -80,7 +81,7 @@ fn move_up(folder: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> 
     }
 }
 
-/// Opens a folder of this user that its permissions forbid to read, such as overlayfs' work folder.
+/// Opens a folder of this user whose permissions forbid reading, such as overlayfs' work folder.
 fn open_forbidden<P: rustix::path::Arg + Copy>(parent: impl AsFd, name: P) -> io::Result<OwnedFd> {
     rustix::fs::chmodat(&parent, name, Mode::RWXU, AtFlags::empty())?;
     Ok(openat(&parent, name, OPEN_FOLDER, Mode::empty())?)
@@ -105,8 +106,8 @@ fn entries(folder: impl AsFd) -> io::Result<Vec<(CString, FileType)>> {
     Ok(found)
 }
 
-/// Calls `visit` for every entry of a tree with its parent folder, name and status. Entries that
-/// disappear meanwhile are skipped.
+/// Calls `visit` for every entry of a tree with its parent folder, name and status. Skips entries
+/// that are removed during the walk.
 fn walk(path: &Path, mut visit: impl FnMut(&OwnedFd, &CString, &Stat)) -> io::Result<()> {
     let top = match openat(CWD, path, OPEN_FOLDER, Mode::empty()) {
         Ok(top) => top,
@@ -141,8 +142,8 @@ pub(crate) fn disk_bytes(path: &Path) -> u64 {
     if counted.is_err() { 0 } else { bytes }
 }
 
-/// Gives a tree to a group: the group may read what its owner may read, and write with
-/// `is_writable`; new files in it belong to the group.
+/// Gives a tree to a group. The group may read everything that the owner may read, and write if
+/// `is_writable` is set. New files in the tree belong to the group.
 pub(crate) fn give_to_group(path: &Path, gid: u32, is_writable: bool) -> io::Result<()> {
     let group = Gid::from_raw(gid);
     let top = openat(CWD, path, OPEN_FOLDER, Mode::empty())?;
@@ -154,7 +155,8 @@ pub(crate) fn give_to_group(path: &Path, gid: u32, is_writable: bool) -> io::Res
         let kind = FileType::from_raw_mode(stat.st_mode);
         let mut done = rustix::fs::chownat(folder, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
         if done.is_ok() && matches!(kind, FileType::Directory | FileType::RegularFile) {
-            // The entry may have become a link since: open it without following one.
+            // The entry may have been replaced with a link, so it is opened without following
+            // links.
             done = openat(folder, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())
                 .and_then(|file| rustix::fs::fchmod(file, group_mode(stat.st_mode, is_writable)));
         }

@@ -4,7 +4,7 @@ use berth_pod_runtime::{Result, RuntimeError};
 
 use crate::{Isolation, Options};
 
-/// The process runtime, which this system does not have.
+/// The process runtime, which does not exist on this system.
 pub enum ProcessRuntime {}
 
 impl ProcessRuntime {
@@ -17,22 +17,22 @@ impl ProcessRuntime {
     }
 }
 
-/// The supervisor of a pod, which this system does not have.
+/// The supervisor of a pod, which does not exist on this system.
 pub mod supervisor {
     use std::path::Path;
     use std::process::ExitCode;
 
-    /// Fails.
+    /// Always fails.
     pub fn main(_: &Path) -> ExitCode {
         ExitCode::FAILURE
     }
 }
 
-/// The entry helper of a container, which this system does not have.
+/// The entry helper of a container, which does not exist on this system.
 pub mod init {
     use std::process::ExitCode;
 
-    /// Fails.
+    /// Always fails.
     pub fn main() -> ExitCode {
         ExitCode::FAILURE
     }

@@ -1,15 +1,16 @@
 //! The volumes of a pod on disk.
 //!
-//! Files from the API are written as kubelets write them: each version is a folder of its own, the
-//! link `..data` points to the current one, and each visible name is a link through `..data`. A
-//! reader sees all old or all new files, because one rename changes `..data`.
+//! Files from the API are written in the same way as in kubelets. Each version is a folder of its
+//! own, the link `..data` points to the current version, and each visible name is a link through
+//! `..data`. A reader sees either all old or all new files, because a single rename changes
+//! `..data`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use berth_pod_runtime::{FileContent, HostPathType, Result, RuntimeError, SandboxConfig, Volume};
+use berth_pod_runtime::{FileContent, HostPathType, ImageRoot, Result, RuntimeError, SandboxConfig, Volume};
 
 use crate::folder::{PodFolder, check_name};
 use crate::protocol::VolumeSource;
@@ -40,12 +41,35 @@ pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool
                 }
                 give(path, config.fs_group.filter(|_| may_chown), true).map_err(failed)?;
             }
+            Volume::Image { root } => {
+                if overlaid(root).is_some() {
+                    make_folder(&path, 0o755).map_err(failed)?;
+                }
+            }
         }
     }
     Ok(())
 }
 
-/// Where each volume's files are.
+/// The layers of an image volume that need an overlay mount; `None` for a single folder, which is
+/// bound directly.
+pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
+    match root {
+        ImageRoot::Layers { folders } if folders.len() > 1 => Some(folders),
+        ImageRoot::Layers { .. } | ImageRoot::Folder { .. } => None,
+    }
+}
+
+/// The location of an image volume's files; `mounted` is the folder of its overlay.
+fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
+    match root {
+        ImageRoot::Layers { folders } if folders.len() == 1 => folders[0].clone(),
+        ImageRoot::Layers { .. } => mounted,
+        ImageRoot::Folder { path } => path.clone(),
+    }
+}
+
+/// The location of each volume's files.
 pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<String, VolumeSource> {
     let source = |name: &String, volume: &Volume| match volume {
         Volume::EmptyDir { .. } => {
@@ -60,6 +84,12 @@ pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<St
         Volume::Folder { path } => {
             VolumeSource { path: path.clone(), read_only: false, writable: true, recursive: false }
         }
+        Volume::Image { root } => VolumeSource {
+            path: image_files(folder.volume(name), root),
+            read_only: true,
+            writable: false,
+            recursive: false,
+        },
     };
     config.volumes.iter().map(|(name, volume)| (name.clone(), source(name, volume))).collect()
 }
@@ -120,7 +150,7 @@ fn replace(path: &Path, files: &BTreeMap<String, FileContent>, group: Option<u32
     }
 }
 
-/// Links every visible name through `..data`, and removes the links of names that are gone.
+/// Links every visible name through `..data`, and removes the links of names that no longer exist.
 fn link_names(path: &Path, files: &BTreeMap<String, FileContent>) -> io::Result<()> {
     let names: BTreeSet<&str> = files.keys().map(|name| name.split('/').next().unwrap_or(name)).collect();
     for name in &names {

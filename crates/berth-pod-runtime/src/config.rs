@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// UID of a pod. Names the pod's folder, so a runtime accepts letters, digits and `-` only.
+/// UID of a pod. It becomes the name of the pod's folder, so a runtime accepts only letters, digits
+/// and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(pub String);
@@ -24,7 +25,7 @@ pub struct ContainerId {
     pub pod: PodUid,
     /// Name of the container within the pod.
     pub name: String,
-    /// Number of the run: 0 for the first, the restart count afterwards.
+    /// Number of the run: 0 for the first run, then the restart count.
     pub attempt: u32,
 }
 
@@ -51,29 +52,29 @@ pub struct SandboxConfig {
     pub fqdn: Option<String>,
     /// Additional lines of `/etc/hosts`.
     pub host_aliases: Vec<HostAlias>,
-    /// Resolver configuration; `None` for the host's.
+    /// Resolver configuration; `None` to use the host's.
     pub dns: Option<DnsConfig>,
-    /// Use the host's network namespace.
+    /// True to use the host's network namespace.
     pub host_network: bool,
-    /// Use the host's PID namespace.
+    /// True to use the host's PID namespace.
     pub host_pid: bool,
-    /// Use the host's IPC namespace.
+    /// True to use the host's IPC namespace.
     pub host_ipc: bool,
-    /// One PID namespace for all containers of the pod.
+    /// True for one PID namespace that all containers of the pod share.
     pub share_process_namespace: bool,
     /// Ports of the host that are forwarded to the pod.
     pub host_ports: Vec<HostPort>,
-    /// Sum of the containers' limits, for the pod's control group.
+    /// Limits of the pod as a whole, for its control group.
     pub limits: Limits,
     /// Group that owns the pod's volumes (`fsGroup`).
     pub fs_group: Option<u32>,
     /// Kernel parameters of the pod's namespaces.
     pub sysctls: BTreeMap<String, String>,
-    /// Volumes by name.
+    /// Volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
 }
 
-/// Addresses of `/etc/hosts`.
+/// Host names of one address in `/etc/hosts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAlias {
     /// Address.
@@ -97,7 +98,7 @@ pub struct DnsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPort {
-    /// Address of the host; all if empty.
+    /// Address of the host; if empty, all addresses.
     pub host_ip: String,
     /// Port of the host.
     pub host_port: u16,
@@ -117,20 +118,20 @@ pub enum Protocol {
     Udp,
 }
 
-/// Limits of a container or pod. Zero-sized limits do not exist: `None` is unlimited.
+/// Limits of a container or pod. `None` means unlimited. A limit is never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
     /// CPU time in thousandths of a CPU.
     pub cpu_milli: Option<u64>,
-    /// Requested CPU in thousandths: the weight in competition for CPU time.
+    /// Requested CPU in thousandths of a CPU. It is the weight in the competition for CPU time.
     pub cpu_request_milli: u64,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Requested memory in bytes: containers above their request are killed first when the machine
-    /// runs out of memory.
+    /// Requested memory in bytes. When the machine runs out of memory, containers above their
+    /// request are killed first.
     pub memory_request_bytes: u64,
-    /// Files written outside of volumes, in bytes.
+    /// Size of files written outside of volumes, in bytes.
     pub ephemeral_storage_bytes: Option<u64>,
 }
 
@@ -148,9 +149,9 @@ pub struct PodLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Volume {
-    /// An empty folder with the pod's lifetime.
+    /// A folder that is empty at first and removed with the pod.
     EmptyDir {
-        /// A tmpfs instead of a folder on disk.
+        /// True for a tmpfs instead of a folder on disk.
         memory: bool,
         /// Limit in bytes. A pod that exceeds it is evicted.
         size_limit_bytes: Option<u64>,
@@ -164,13 +165,18 @@ pub enum Volume {
     HostPath {
         /// Path on the host.
         path: PathBuf,
-        /// The expected kind of the path, or the kind that is created.
+        /// Required kind of the path, and whether to create it.
         kind: HostPathType,
     },
-    /// A folder that outlives the pod: a bound claim. The folder exists.
+    /// A folder that outlives the pod, for a bound claim. It exists already.
     Folder {
         /// Path on the host.
         path: PathBuf,
+    },
+    /// The files of an image, read-only.
+    Image {
+        /// Root file system that [`crate::PodRuntime::ensure_image`] returned.
+        root: crate::ImageRoot,
     },
 }
 
@@ -205,7 +211,7 @@ pub enum HostPathType {
     BlockDevice,
 }
 
-/// Order and restarts of a container.
+/// The position of a container in the order of starts, and its restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerKind {
     /// Runs to its end before the next container starts.
@@ -214,42 +220,42 @@ pub enum ContainerKind {
     Sidecar,
     /// One of `spec.containers`.
     Main,
-    /// Added to a running pod, as by `kubectl debug`.
+    /// Added to a running pod, for example by `kubectl debug`.
     Ephemeral,
 }
 
-/// One run of a container, with everything resolved: references to ConfigMaps, Secrets, fields and
-/// variables are replaced by their values.
+/// Configuration of one run of a container. References to ConfigMaps, Secrets, fields and variables
+/// are replaced with their values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
-    /// Identifies the run.
+    /// ID of the run.
     pub id: ContainerId,
     /// Kind of the container.
     pub kind: ContainerKind,
     /// The image that [`crate::PodRuntime::ensure_image`] returned.
     pub image: crate::Image,
-    /// Program and first arguments; the image's entrypoint if empty.
+    /// Program and first arguments; if empty, the image's entrypoint.
     pub command: Vec<String>,
-    /// Arguments; the image's if this and `command` are empty.
+    /// Arguments; if both this and `command` are empty, the image's.
     pub args: Vec<String>,
-    /// Environment in order; added to the image's.
+    /// Environment, in order. It is added to the image's.
     pub env: Vec<(String, String)>,
-    /// Working directory; the image's if empty.
+    /// Working directory; if empty, the image's.
     pub working_dir: String,
     /// Mounted volumes.
     pub mounts: Vec<Mount>,
     /// Devices of this container: GPUs and others.
     pub devices: Vec<Device>,
-    /// Users and rights.
+    /// Users and privileges.
     pub security: Security,
     /// CPU and memory limits.
     pub limits: Limits,
-    /// Keep an input stream open for `attach`.
+    /// True to keep an input stream open for `attach`.
     pub stdin: bool,
-    /// Close the input stream when the first `attach` ends.
+    /// True to close the input stream when the first `attach` ends.
     pub stdin_once: bool,
-    /// Run on a terminal.
+    /// True to run on a terminal.
     pub tty: bool,
     /// Path of the container's termination message.
     pub termination_message_path: String,
@@ -279,7 +285,7 @@ pub struct Mount {
     pub path: String,
     /// Path within the volume, relative; empty for the whole volume.
     pub sub_path: String,
-    /// Mounted read-only.
+    /// True to mount read-only.
     pub read_only: bool,
     /// Propagation of later mounts.
     pub propagation: Propagation,
@@ -293,7 +299,7 @@ pub enum Propagation {
     Private,
     /// Mounts of the host appear in the container.
     HostToContainer,
-    /// Both ways.
+    /// In both directions.
     Bidirectional,
 }
 
@@ -309,33 +315,33 @@ pub struct Device {
     pub paths: Vec<PathBuf>,
 }
 
-/// Users and rights of a container.
+/// Users and privileges of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Security {
-    /// User; the image's if absent.
+    /// User; `None` for the image's.
     pub user: Option<u32>,
-    /// Primary group; the user's in the image if absent.
+    /// Primary group; `None` for the group of the user in the image.
     pub group: Option<u32>,
     /// Supplementary groups, `fsGroup` included.
     pub supplemental_groups: Vec<u32>,
-    /// Reject user 0.
+    /// True to reject user 0.
     pub run_as_non_root: bool,
-    /// All capabilities and devices of the host.
+    /// True to grant all capabilities and devices of the host.
     pub privileged: bool,
-    /// Root file system mounted read-only.
+    /// True to mount the root file system read-only.
     pub read_only_root_filesystem: bool,
-    /// `setuid` programs and file capabilities take effect.
+    /// True if `setuid` programs and file capabilities take effect.
     pub allow_privilege_escalation: bool,
-    /// Changes of the default set of capabilities.
+    /// Changes to the default set of capabilities.
     pub capabilities: Capabilities,
-    /// No system-call filter (`seccompProfile: Unconfined`).
+    /// True to use no system-call filter (`seccompProfile: Unconfined`).
     pub seccomp_unconfined: bool,
-    /// The whole of `/proc` is visible (`procMount: Unmasked`).
+    /// True to show the whole of `/proc` (`procMount: Unmasked`).
     pub unmasked_proc: bool,
 }
 
-/// Changes of the default set of capabilities. Names are without the prefix `CAP_`, or `ALL`.
+/// Changes to the default set of capabilities. Names have no prefix `CAP_`. `ALL` stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Added capabilities.
@@ -349,12 +355,12 @@ pub struct Capabilities {
 #[serde(transparent)]
 pub struct UserSpec(pub String);
 
-/// When an image is pulled.
+/// Policy that determines when an image is pulled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImagePullPolicy {
-    /// Resolve the tag at the registry at each start.
+    /// Resolve the tag in the registry at each start.
     Always,
-    /// Pull only if the image is not present.
+    /// Pull only if the image does not exist locally.
     #[default]
     IfNotPresent,
     /// Never pull.

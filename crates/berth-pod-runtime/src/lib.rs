@@ -1,13 +1,13 @@
 //! The interface between a kubelet and the runtime that runs its pods.
 //!
-//! The kubelet (`berth_cluster::kubelet`) decides: the order of containers, probes, restarts, status
+//! The kubelet (`berth_cluster::kubelet`) decides the order of containers, probes, restarts, status
 //! and events. A [`PodRuntime`] executes the decisions. It resembles the Container Runtime
 //! Interface of Kubernetes, so that an implementation over a CRI socket could follow. One runtime
-//! runs processes of this machine (`berth-node`); simulated pods need none, because their state
-//! follows from their status and the time.
+//! runs processes of this machine (`berth-node`). Simulated pods need no runtime, because their
+//! state is computed from their status and the time.
 //!
-//! This crate has data types and traits only. It knows no Kubernetes type, no server and no
-//! operating system: the kubelet translates a pod's spec into [`SandboxConfig`] and
+//! This crate has only data types and traits. It does not depend on Kubernetes types, a server or
+//! an operating system: the kubelet translates a pod's spec into [`SandboxConfig`] and
 //! [`ContainerConfig`], which can be written to disk and sent to another process.
 
 mod config;
@@ -40,13 +40,13 @@ pub enum RuntimeError {
     /// The pod or container does not exist, or has ended.
     #[error("{0}")]
     NotFound(String),
-    /// The image is not present and must not be pulled, or cannot be pulled. The kubelet reports
-    /// `ErrImagePull` (or `ErrImageNeverPull`) and retries with back-off.
+    /// The image does not exist locally and must not be pulled, or it cannot be pulled. The kubelet
+    /// reports `ErrImagePull` (or `ErrImageNeverPull`) and retries with back-off.
     #[error("{message}")]
     Image {
         /// Reason of the container's waiting state, such as `ErrImagePull`.
         reason: &'static str,
-        /// What failed, and the remedy.
+        /// The error, and the remedy.
         message: String,
     },
     /// The configuration cannot be carried out on this machine, such as a user name that the image
@@ -60,16 +60,16 @@ pub enum RuntimeError {
         /// Exit code of the container's terminated state: 127 if the program does not exist, 126 if
         /// it cannot be executed, 128 otherwise.
         exit_code: i32,
-        /// What failed.
+        /// The error.
         message: String,
     },
-    /// The runtime does not have this feature at this isolation level.
+    /// The runtime does not support this feature at this isolation level.
     #[error("{0}")]
     Unsupported(String),
     /// The call did not end within its time limit.
     #[error("{0}")]
     TimedOut(String),
-    /// Any other failure; the call can be repeated.
+    /// Any other failure. The call can be repeated.
     #[error("{0}")]
     Internal(String),
 }
@@ -92,8 +92,8 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// True if [`PodRuntime::ensure_image`] will pull the image from its registry.
     fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
 
-    /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns the
-    /// state of the sandbox, which exists already if this call is repeated.
+    /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns
+    /// the state of the sandbox, which exists already if this call is repeated.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>>;
 
     /// Replaces the files of a [`Volume::Files`] atomically: readers see either all old or all new
@@ -105,8 +105,8 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// If this run was started before, returns its current state and starts nothing.
     fn start_container<'a>(&'a self, config: &'a ContainerConfig) -> BoxFuture<'a, Result<ContainerStatus>>;
 
-    /// Stops a container: its stop signal first, SIGKILL after `grace`. Returns once the signal was
-    /// sent; the end appears in [`PodRuntime::pod`].
+    /// Stops a container: sends its stop signal, and SIGKILL after `grace`. Returns once the stop
+    /// signal was sent. The end is reported in [`PodRuntime::pod`].
     fn stop_container<'a>(&'a self, container: &'a ContainerId, grace: Duration) -> BoxFuture<'a, Result<()>>;
 
     /// Kills the remaining processes of a pod and releases its network, mounts and control groups.
@@ -122,12 +122,13 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// All sandboxes, including those that an earlier process of this program created.
     fn pods(&self) -> Vec<Arc<PodState>>;
 
-    /// UIDs of pods whose state changed (a container started or ended, the sandbox ended). A slow
-    /// reader may miss repetitions, never the last change of a pod.
+    /// UIDs of pods whose state changed (a container started or ended, the sandbox ended). Repeated
+    /// changes may be merged for a slow reader, but it receives the last change to each pod.
     fn changes(&self) -> BoxStream<'static, PodUid>;
 
     /// Runs a command in a running container and returns its output, for probes and hooks. Output
-    /// beyond 10 KiB is cut off. After `timeout` the command is killed ([`RuntimeError::TimedOut`]).
+    /// beyond 10 KiB is cut off. After `timeout` the command is killed
+    /// ([`RuntimeError::TimedOut`]).
     fn exec_sync<'a>(
         &'a self,
         container: &'a ContainerId,
@@ -179,20 +180,21 @@ pub trait Images: Send + Sync + 'static {
 
 /// The pod network of one node.
 pub trait SandboxNetwork: Send + Sync + 'static {
-    /// True if pods stay in the machine's own network namespace, whatever else separates them.
+    /// True if pods stay in the machine's own network namespace, regardless of their other
+    /// isolation.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// The address of a pod. It is allocated by the first call, recorded durably, and the same
-    /// until [`SandboxNetwork::release`].
+    /// The address of a pod. The first call allocates it and records it durably. It remains the
+    /// same until [`SandboxNetwork::release`].
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>>;
 
-    /// Connects the network namespace of the process `pid` to the pod network, with the pod's
-    /// address, routes, and the loopback interface up. Repeating it has no effect.
+    /// Connects the network namespace of the process `pid` to the pod network: sets the pod's
+    /// address and routes, and brings the loopback interface up. Repeating the call has no effect.
     fn connect<'a>(&'a self, pod: &'a PodUid, pid: u32) -> BoxFuture<'a, Result<()>>;
 
-    /// Disconnects a pod and frees its address. Succeeds if the pod has none.
+    /// Disconnects a pod and releases its address. Succeeds if the pod has none.
     fn release<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
 }
 
@@ -208,13 +210,14 @@ pub trait Devices: Send + Sync + 'static {
     /// Fewer than `count` devices are free, or the assignment cannot be recorded.
     fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>>;
 
-    /// Variables by which the programs of a container with these devices see exactly these, such as
-    /// `CUDA_VISIBLE_DEVICES`. A container without devices may have variables that hide all.
+    /// Environment variables that limit the programs of a container to these devices, such as
+    /// `CUDA_VISIBLE_DEVICES`. A container without devices may get variables that hide all devices.
     fn environment(&self, devices: &[Device]) -> Vec<(String, String)>;
 
-    /// Returns a pod's devices.
+    /// Releases the devices of a pod.
     fn release(&self, pod: &PodUid);
 
-    /// Returns the devices of all pods that are not in `pods`. The kubelet calls this at its start.
+    /// Releases the devices of all pods that are not in `pods`. The kubelet calls this when it
+    /// starts.
     fn retain(&self, pods: &BTreeSet<PodUid>);
 }

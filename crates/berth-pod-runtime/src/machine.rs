@@ -1,18 +1,18 @@
-//! Facts and shortages of a node's machine, as a kubelet reports them.
+//! Facts about a node's machine and its resource shortages, which a kubelet reports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Facts about a machine that change only at a restart.
+/// Facts about a machine that change only when it is restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Host name, as a name of a Node: lower-case letters, digits, `-` and `.`.
+    /// Host name in the format of a Node's name: lower-case letters, digits, `-` and `.`.
     pub name: String,
     /// Usable CPUs.
     pub cpus: u64,
     /// Usable memory in bytes.
     pub memory_bytes: u64,
-    /// Size in bytes of the disk that holds pods and images.
+    /// Size in bytes of the disk with the pods' files and the images.
     pub disk_bytes: u64,
     /// CPU architecture with Kubernetes' name, such as `amd64`.
     pub architecture: String,
@@ -24,7 +24,7 @@ pub struct MachineFacts {
     pub boot_id: String,
     /// Identifier of the installation.
     pub machine_id: String,
-    /// Identifier of the hardware; the installation's if the hardware has none.
+    /// Identifier of the hardware; if it has none, that of the installation.
     pub system_uuid: String,
     /// Product name of the hardware, as the value of a label.
     pub instance_type: Option<String>,
@@ -34,18 +34,18 @@ pub struct MachineFacts {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Shortages of a machine. Each is a message for users, `None` if there is enough.
+/// Shortages of a machine. Each is a message for users; `None` if there is no shortage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Too little memory is available.
     pub memory: Option<String>,
-    /// The disk of pods and images has too little space or too few inodes.
+    /// The disk with the pods' files and the images has too little space or too few inodes.
     pub disk: Option<String>,
     /// Too few process identifiers are free.
     pub pids: Option<String>,
 }
 
-/// Amounts that a machine keeps free of pods: the thresholds of [`Machine::pressure`].
+/// Amounts that must stay free of pods: the thresholds of [`Machine::pressure`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Margin {
     /// Bytes of memory.

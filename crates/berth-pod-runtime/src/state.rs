@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerId, PodUid, UserSpec};
 
-/// An image that is available, with the defaults that it declares.
+/// An available image, with the defaults that it declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
     /// Reference as requested.
     pub reference: String,
-    /// Digest, or a description of the mapping: `host`, `folder:/srv/images/torch`.
+    /// Digest, or a description of the mapping, such as `host` or `folder:/srv/images/torch`.
     pub id: String,
     /// Root file system; `None` for the host's own files.
     pub root: Option<ImageRoot>,
@@ -28,9 +28,9 @@ pub struct Image {
     pub user: UserSpec,
     /// Working directory.
     pub working_dir: String,
-    /// Signal that stops a container; SIGTERM if empty.
+    /// Signal that stops a container; if empty, SIGTERM.
     pub stop_signal: String,
-    /// Size in bytes, zero if unknown.
+    /// Size in bytes; zero if unknown.
     pub size_bytes: u64,
     /// A notice for users, such as "no image was imported: runs on the host's files". The kubelet
     /// reports it in an event.
@@ -77,7 +77,7 @@ pub struct PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
-    /// Identifies the run.
+    /// ID of the run.
     pub id: ContainerId,
     /// ID of the image.
     pub image_id: String,
@@ -99,7 +99,7 @@ pub enum ContainerState {
     /// The start was recorded, but the supervisor ended before it recorded the program's end. The
     /// kubelet reports `ContainerStatusUnknown` with exit code 137.
     Unknown {
-        /// When it started, if that is known.
+        /// When it started; `None` if that is unknown.
         started_at: Option<Timestamp>,
     },
 }
@@ -112,11 +112,12 @@ pub struct Exit {
     pub started_at: Timestamp,
     /// When it ended.
     pub finished_at: Timestamp,
-    /// Exit code; 128 plus the signal's number if a signal ended it.
+    /// Exit code, or 128 plus the signal's number if a signal ended the program.
     pub exit_code: i32,
     /// Signal that ended it.
     pub signal: Option<i32>,
-    /// Killed by the kernel, or by the runtime's own watch, for exceeding its memory limit.
+    /// True if the kernel, or the runtime's own memory watch, killed it for exceeding its memory
+    /// limit.
     pub oom_killed: bool,
     /// Termination message, at most 4096 bytes.
     pub message: String,
@@ -155,12 +156,12 @@ pub struct ContainerStats {
     pub memory_bytes: u64,
 }
 
-/// Use of the disk by a pod, in bytes.
+/// Disk usage of a pod, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDisk {
-    /// Written files and logs of the containers that run, by name.
+    /// Size of the files and logs that running containers have written, by container name.
     pub containers: BTreeMap<String, u64>,
-    /// Volumes of type `emptyDir` on disk, by name.
+    /// Size of volumes of type `emptyDir` on disk, by name.
     pub volumes: BTreeMap<String, u64>,
 }
 

@@ -15,17 +15,17 @@ pub type Output = Box<dyn AsyncWrite + Send + Unpin>;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// The streams of an `exec` or `attach`. Absent streams were not requested.
+/// The streams of an `exec` or `attach`. A stream is `None` if the client did not request it.
 pub struct StreamIo {
-    /// Input; its end closes the command's standard input.
+    /// Input. When it ends, the command's standard input is closed.
     pub stdin: Option<Input>,
-    /// Standard output. With a terminal, it also has standard error.
+    /// Standard output. On a terminal, it includes standard error.
     pub stdout: Option<Output>,
     /// Standard error.
     pub stderr: Option<Output>,
-    /// Run the command on a terminal.
+    /// True to run the command on a terminal.
     pub tty: bool,
-    /// Sizes of the client's terminal. If the client sent one before the command starts, it is the
+    /// Sizes of the client's terminal. If the client sent one before the command starts, it comes
     /// first.
     pub resize: Option<mpsc::Receiver<TerminalSize>>,
 }
@@ -42,24 +42,24 @@ pub struct TerminalSize {
 /// Exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitStatus {
-    /// Exit code; 128 plus the signal's number if a signal ended it.
+    /// Exit code, or 128 plus the signal's number if a signal ended the command.
     pub code: i32,
 }
 
 /// The requested part of a log: the fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Continue until the container ends.
+    /// True to continue until the container ends.
     pub follow: bool,
     /// Only lines at or after this time.
     pub since: Option<Timestamp>,
-    /// Start each line with its time in RFC 3339 with nanoseconds.
+    /// True to start each line with its time in RFC 3339 with nanoseconds.
     pub timestamps: bool,
-    /// Only this many last lines, counted before other limits.
+    /// Maximum number of lines, counted from the end of the log before the other limits apply.
     pub tail_lines: Option<u64>,
-    /// Only this many first bytes of the selected lines.
+    /// Maximum number of bytes, counted from the start of the selected lines.
     pub limit_bytes: Option<u64>,
-    /// Only one of the two streams: `Stdout` or `Stderr`; `None` for both.
+    /// Select only one of the two streams, `Stdout` or `Stderr`; `None` for both.
     pub stream: Option<StreamName>,
 }
 

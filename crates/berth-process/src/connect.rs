@@ -22,8 +22,8 @@ use tower::{Layer, Service};
 
 use crate::limit::Limiter;
 
-/// Interval of requests to an API server that does not answer, or does not serve the needed groups
-/// yet.
+/// Interval of requests to an API server that does not respond or does not yet serve the needed
+/// groups.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Options that select the cluster.
@@ -83,8 +83,8 @@ pub fn asking(mut config: Config) -> anyhow::Result<Client> {
     client(config, &Requests::default(), &Limiter::new(None))
 }
 
-/// Certificates of the authorities that the API server's certificate is verified with, in PEM.
-/// `None` if the system's authorities are trusted.
+/// The CA certificates with which the API server's certificate is verified, in PEM. `None` if the
+/// system's certificate authorities are used.
 pub fn authority_pem(config: &Config) -> Option<String> {
     let mut pem = String::new();
     for der in config.root_cert.as_ref()? {
@@ -120,7 +120,7 @@ pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) ->
                 bail!("the API server does not accept the credentials (401 Unauthorized)")
             }
             Err(kube::Error::Api(status)) if status.code == 403 => return Err(anyhow!("{}", status.message)),
-            Err(error) => format!("the API server does not answer: {}", causes(&error)),
+            Err(error) => format!("the API server does not respond: {}", causes(&error)),
         };
         if problem != logged {
             tracing::warn!("{problem}; waiting");
@@ -238,7 +238,7 @@ mod tests {
             while let Ok((mut stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
                 let mut request = [0; 4096];
-                // One read returns the whole of such a small request.
+                // One read returns the whole request, because it is small.
                 let _ = stream.read(&mut request).await;
                 let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                 let _ = stream.write_all(answer).await;

@@ -8,7 +8,7 @@ pub mod connect;
 pub mod limit;
 pub mod process;
 
-/// Prints a line on the standard output. A closed output is ignored, so that it does not end a
+/// Prints a line on the standard output. Errors are ignored, so that a closed output does not end a
 /// server.
 #[macro_export]
 macro_rules! say {

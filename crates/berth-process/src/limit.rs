@@ -1,4 +1,4 @@
-//! Limits the request rate of a client per kind of object, with a burst, as client-go does.
+//! Limits the request rate of a client for each kind of object, with a burst, as in client-go.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,7 +24,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit in the controllers' configuration. The controllers order their writes by it.
+    /// The limit in the format of the controllers' configuration. The controllers order their
+    /// writes by it.
     pub fn of_controllers(self) -> ClientLimit {
         ClientLimit { qps: self.qps, burst: self.burst }
     }
@@ -63,7 +64,7 @@ struct Bucket {
 }
 
 impl Limiter {
-    /// A limiter. Without a limit it does not delay requests.
+    /// A limiter. If `limit` is `None`, it does not delay requests.
     pub fn new(limit: Option<Limit>) -> Self {
         Limiter { limit, kinds: Arc::default() }
     }

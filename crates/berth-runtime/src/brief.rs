@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the status of kube-apiserver for a change of a Job's template.
+    /// Returns the status of kube-apiserver for a change to a Job's template.
     fn rejected(template: &str) -> Status {
         let why = format!("Invalid value: {template}: field is immutable");
         let status = json!({

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::ObjectKey;
 use crate::packing::Packing;
 
-/// A change of one cached object. At least one side is set.
+/// A change to one cached object. At least one side is set.
 pub struct Delta<K> {
     /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,
@@ -104,7 +104,8 @@ enum Keys {
 /// Objects by a computed value, such as pods by node; see [`Cache::index`].
 pub struct Index<K> {
     cache: Cache<K>,
-    /// Read and written only while the cache's state is locked, so both always match.
+    /// Read and written only while the cache's state is locked, so that the index always matches
+    /// the cache.
     state: Arc<RwLock<IndexState<K>>>,
 }
 
@@ -114,8 +115,8 @@ impl<K> Clone for Index<K> {
     }
 }
 
-/// Number of deletions that are remembered against replayed older states; the oldest ones are
-/// dropped.
+/// Maximum number of remembered deletions, which prevent a replayed older state from restoring a
+/// deleted object. Beyond it, the oldest ones are dropped.
 const FORGOTTEN_MAX: usize = 4096;
 
 /// Number of recently used objects that stay unpacked, at about eight kilobytes each. This covers

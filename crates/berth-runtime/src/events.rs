@@ -1,11 +1,11 @@
 //! Kubernetes Events, as `kubectl describe` shows them under "Events:".
 //!
 //! Recording an event never waits and never fails a reconcile. Events go through bounded queues to
-//! one task that writes them: in order for each object, for several objects concurrently, and with
-//! turns between namespaces. A repeated event about an object increases the count of one Event
-//! object, as in client-go. Events have lower priority than other requests: after each write the
-//! writer pauses for as long as the write took, so a busy API gets fewer events. Events that cannot
-//! be written in time are dropped.
+//! one task that writes them. Events about one object are written in order, those about several
+//! objects concurrently, and namespaces take turns. A repeated event about an object increases the
+//! count of one Event object, as in client-go. Events have lower priority than other requests:
+//! after each write the writer pauses for as long as the write took, so a busy API gets fewer
+//! events. Events that cannot be written in time are dropped.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -333,6 +333,9 @@ mod tests {
         let green = ObjectReference { namespace: Some("green".into()), ..about("train") };
         recorder.event_about(green, EventType::Normal, "Tested", "green");
         tokio::select! { () = post => {}, () = tokio::time::sleep(Duration::from_secs(10)) => {} }
-        assert!(responses.lock().iter().any(|(message, _)| message == "green"), "the event waits for one turn");
+        assert!(
+            responses.lock().iter().any(|(message, _)| message == "green"),
+            "the event of namespace green was not written in time"
+        );
     }
 }

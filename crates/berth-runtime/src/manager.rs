@@ -266,7 +266,7 @@ impl Manager {
     /// progress are dropped at their next await point, which is safe because they are
     /// level-triggered and idempotent.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        // No previous leader wrote anything, and the caches were filled just now.
+        // No previous leader wrote anything, and the caches were filled a moment ago.
         self.catching_up.clear();
         self.run_when(std::future::ready(()), shutdown).await
     }
@@ -313,7 +313,8 @@ impl Manager {
         }
     }
 
-    /// Keeps the caches up to date. Returns only when an informer has panicked.
+    /// Keeps the caches up to date. Returns only when an informer or the event recorder has
+    /// panicked.
     pub async fn follow(&mut self) -> ManagerError {
         loop {
             if let Some(Err(source)) = self.informer_tasks.join_next_with_id().await {
@@ -423,7 +424,7 @@ pub struct ControllerBuilder<'a> {
 }
 
 impl ControllerBuilder<'_> {
-    /// Reconciles the keys that `map` returns for each change of an object in this cache.
+    /// Reconciles the keys that `map` returns for each change to an object in this cache.
     pub fn watch<K, I>(mut self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
     where
         K: Resource + 'static,

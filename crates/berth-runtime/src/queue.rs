@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(queue.next().await, flood[0]);
         queue.add(of("green", "train"));
         queue.add(of("green", "test"));
-        assert_eq!(queue.next().await, flood[1], "its turn was before");
+        assert_eq!(queue.next().await, flood[1], "the turn of namespace blue comes first");
         assert_eq!(queue.next().await, of("green", "train"));
         assert_eq!(queue.next().await, flood[2]);
         assert_eq!(queue.next().await, of("green", "test"));

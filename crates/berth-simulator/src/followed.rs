@@ -32,7 +32,7 @@ pub(crate) enum Read {
 
 /// Checks a watch without waiting. Available bytes stay in the stream's buffer.
 pub(crate) fn read_now(lines: &mut Lines) -> Read {
-    // Unconstrained: tokio's budget of the task must not make available bytes look absent.
+    // Without `unconstrained`, tokio's cooperative budget could make available bytes look absent.
     match tokio::task::unconstrained(lines.fill_buf()).now_or_never() {
         None => Read::Nothing,
         Some(Ok(bytes)) if !bytes.is_empty() => Read::Bytes(bytes.len()),

@@ -6,7 +6,8 @@
 //! paused clock: an hour of cluster time takes only as long as its decisions, and the same seed
 //! gives the same report, byte for byte.
 //!
-//! This crate makes no scheduling decision. It sends requests to the API and checks the responses.
+//! This crate does not make scheduling decisions. It sends requests to the API and checks the
+//! responses.
 
 mod ahead;
 pub mod expectation;

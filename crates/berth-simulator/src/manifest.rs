@@ -33,7 +33,7 @@ pub enum ManifestError {
         /// The problem.
         problem: String,
     },
-    /// The API serves no such kind, or rejected the request.
+    /// The API does not serve the kind, or rejected the request.
     #[error("{origin}")]
     Api {
         /// Origin of the manifest.

@@ -59,7 +59,7 @@ impl std::fmt::Display for Reference {
 /// Why an object or resource was not found, or why a request for it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResourceError {
-    /// The API has no such kind.
+    /// The API does not serve the kind.
     #[error("the API serves no resource or kind {0:?}")]
     UnknownKind(String),
     /// A reference has neither a name nor an owner.
@@ -258,7 +258,7 @@ impl Resources {
         Ok(list.map_err(|error| ResourceError::api("revision", error))?.metadata.resource_version)
     }
 
-    /// Follows changes of all objects of these kinds after a revision (see
+    /// Follows changes to all objects of these kinds after a revision (see
     /// [`Resources::revision`]).
     pub async fn changes(
         &self,

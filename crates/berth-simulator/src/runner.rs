@@ -62,7 +62,7 @@ pub enum RunError {
         source: Box<ActionError>,
     },
     /// The async runtime could not be created.
-    #[error("cannot start")]
+    #[error("cannot create the async runtime")]
     Runtime(#[source] std::io::Error),
 }
 
@@ -226,8 +226,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Checks the expectation until it holds or its time is over. Returns the differences of the
-    /// last check.
+    /// Checks the expectation until it holds or its time limit has elapsed. Returns the differences
+    /// of the last check.
     async fn evaluate(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
                 Some(changes) => changes,
                 None => changes.insert(self.resources.changes(expectation.kinds(), seen.clone()).await?),
             };
-            // Only a change of a related object can change the outcome.
+            // Only a change to a related object can change the outcome.
             while self.clock.now() < deadline {
                 let waited = Duration::try_from(self.clock.now().duration_since(started)).unwrap_or_default();
                 self.clock.sleep(if waited < PATIENCE { POLL } else { POLL_SLOW }).await;

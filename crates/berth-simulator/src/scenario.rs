@@ -243,7 +243,7 @@ pub struct Show {
     /// Namespace of the objects. Default: all namespaces.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Includes the columns of `-o wide`.
+    /// True if the output includes the columns of `-o wide`.
     #[serde(default)]
     pub wide: bool,
     /// Label selector of the objects.

@@ -1,11 +1,11 @@
-//! Checkpoints: moves the write-ahead log into the database file, in the background.
+//! Runs checkpoints, which move the write-ahead log into the database file, in the background.
 //!
-//! By default SQLite runs a checkpoint in the commit that makes the log too long: a thousand pages
-//! and a sync, thirty times as long as a commit. All writes of that commit, and all that arrive in
-//! that time, would wait for it. Here a thread with its own connection does that work while commits
-//! continue. SQLite can restart the log only when all of it has been moved, but commits extend it
-//! all the time. So when the log is long, the writer moves the remainder itself, right after the
-//! thread has left as little as possible.
+//! By default SQLite runs a checkpoint in the commit that makes the log longer than a thousand
+//! pages. To write and sync them takes thirty times as long as a commit. All writes of that commit,
+//! and all that arrive in that time, would wait for it. Here a thread with its own connection does
+//! that work while commits continue. SQLite can restart the log only when all of it has been moved,
+//! but commits extend it all the time. So when the log is long, the writer moves the remainder
+//! itself, right after the thread has left as little as possible.
 
 use std::fs::File;
 use std::path::Path;
@@ -26,7 +26,6 @@ const STEP: usize = 2 * 1024 * 1024;
 const REMAINDER_MAX: usize = STEP / 8;
 /// Log length in bytes at which the log should be restarted. Reading this much after a crash takes
 /// some hundredths of a second.
-/// some hundredths of a second.
 const LOG_LENGTH: usize = 32 * 1024 * 1024;
 /// Log length in bytes at which the writer moves the remainder regardless of its size.
 const LOG_LENGTH_MAX: usize = 4 * LOG_LENGTH;
@@ -43,11 +42,11 @@ pub(crate) struct Checkpoints {
     /// Pages of the log that the thread has moved.
     moved: Arc<AtomicUsize>,
     is_moving: Arc<AtomicBool>,
-    /// True if the last checkpoint failed. Only changes of this value are logged.
+    /// True if the last checkpoint failed. Only changes to this value are logged.
     is_failing: Arc<AtomicBool>,
     /// Log length in pages when the writer last checked.
     checked_at: usize,
-    /// Log length in pages when the thread was last started.
+    /// Log length in pages when the thread was last signalled.
     asked_at: usize,
     /// Log length in pages when the writer last moved the remainder.
     ended_at: usize,
@@ -83,7 +82,8 @@ impl Checkpoints {
                     if let Some(moved) = checkpoint(&mover, &fails) {
                         found.store(moved, Ordering::Relaxed);
                     }
-                    // Ignore errors: with an older mark on disk, less damage is noticed.
+                    // Errors are ignored: if the mark file on disk is older, a start after damage
+                    // only notices fewer lost writes.
                     let _ = mark.sync_data();
                     is_done.store(false, Ordering::Release);
                 }

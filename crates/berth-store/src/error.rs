@@ -87,7 +87,7 @@ pub enum OpenError {
         /// The file.
         path: String,
     },
-    /// The operating system does not allow to open or write a file of the store.
+    /// A file of the store cannot be opened, read or written.
     #[error("cannot open the store {path}: {source}")]
     Lock {
         /// The file.

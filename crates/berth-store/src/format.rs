@@ -142,8 +142,8 @@ pub(crate) fn check_object(key: &str, revision: u64, text: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Checks the object of a row without a checksum. It also parses the whole text, because damage can
-/// only be found as a syntax error.
+/// Checks the object of a row without a checksum. It also parses the whole text, because without a
+/// checksum damage can only be found as a syntax error.
 pub(crate) fn check_unsummed(key: &str, revision: u64, text: &[u8]) -> Result<(), String> {
     check_object(key, revision, text)?;
     berth_apimachinery::packed::parse(text).map(|_| ()).map_err(|error| format!("is not JSON: {error}"))
@@ -164,7 +164,7 @@ pub(crate) enum Format {
 pub(crate) enum Unreadable {
     /// SQLite or the operating system reported an error.
     Engine(rusqlite::Error),
-    /// The content is not the one that was written.
+    /// The content differs from the content that was written.
     Damaged(String),
 }
 

@@ -1,8 +1,8 @@
 //! The in-memory part that both stores share: the current state as a persistent map, the recent
 //! history, and the watchers.
 //!
-//! A write takes two steps. [`Plan::add`] checks the guard and creates the new record, against the
-//! state and all writes planned before. [`Mvcc::publish`] makes the planned writes visible. In
+//! A write takes two steps. [`Plan::add`] checks the guard against the state and all writes planned
+//! before, and creates the new record. [`Mvcc::publish`] makes the planned writes visible. In
 //! between the durable store commits them to disk; if that fails, it drops the plan.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -54,7 +54,8 @@ impl RecentObjects {
         self.0.push_back((key.clone(), value.clone()));
     }
 
-    /// Compares pointers: all revisions of an object share one allocation of the key.
+    /// Removes the object with this key. Keys are compared by pointer, because all revisions of an
+    /// object share one allocation of the key.
     fn forget(&mut self, key: &Arc<str>) {
         if let Some(at) = self.0.iter().rposition(|(kept, _)| Arc::ptr_eq(kept, key)) {
             self.0.remove(at);
@@ -131,8 +132,8 @@ impl Feed {
 pub(crate) struct Mvcc {
     current: RwLock<Snapshot>,
     feed: Mutex<Feed>,
-    /// Condensers by kind. Records that leave the history unchanged are rarely read, and are
-    /// condensed.
+    /// Condensers by kind. A record that is still current when its change leaves the history is
+    /// rarely read, so it is condensed.
     condensers: Mutex<BTreeMap<String, Condenser>>,
     pages: Mutex<Pages>,
     /// Counters of the changes below prefixes, from [`Mvcc::changes`].
@@ -290,8 +291,8 @@ impl Mvcc {
         count
     }
 
-    /// Condenses those of the records that are current. It does nothing while there are fewer
-    /// objects than the history may have changes, because it would save too little memory for its
+    /// Condenses the current versions among the records. It does nothing while there are fewer
+    /// objects than the maximum length of the history: the saved memory would not be worth the CPU
     /// time.
     pub(crate) fn condense(&self, records: &[Arc<Record>]) {
         if records.is_empty() || self.snapshot().state.size() < self.history_max {
@@ -361,7 +362,7 @@ impl Mvcc {
         (taken, compacted)
     }
 
-    /// Returns revisions from [`Mvcc::take_garbage`] whose rows could not be deleted.
+    /// Puts back revisions from [`Mvcc::take_garbage`] whose rows could not be deleted.
     pub(crate) fn return_garbage(&self, revisions: Vec<u64>) {
         if let Some(garbage) = &mut self.feed().garbage {
             revisions.into_iter().rev().for_each(|revision| garbage.push_front(revision));

@@ -274,7 +274,7 @@ enum RowContent<'a> {
     Base(&'a [u8]),
 }
 
-/// Parses a record; `None` if it belongs to no table of the store.
+/// Parses a record; `None` if it does not belong to a table of the store.
 fn row_content(record: &[u8]) -> Option<RowContent<'_>> {
     let blob = |cell: &Cell<'_>| matches!(cell, Cell::Blob(_) | Cell::Null);
     match cells(record)?.as_slice() {

@@ -11,8 +11,8 @@ use crate::CommitError;
 /// Maximum number of waiting writes. Beyond it commits are rejected, so that they do not fill the
 /// memory.
 const WAITING_MAX: usize = 65_536;
-/// Maximum number of waiting writes of one user, so that other users are not rejected because of
-/// it.
+/// Maximum number of waiting writes of one user, so that one user cannot cause the writes of others
+/// to be rejected.
 const PER_USER_MAX: usize = 16_384;
 /// Maximum memory of the waiting writes, in bytes.
 const BYTES_MAX: usize = 1024 * 1024 * 1024;

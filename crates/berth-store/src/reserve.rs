@@ -29,7 +29,7 @@ impl Reserve {
             return Ok(());
         }
         let Err(error) = self.fill() else { return Ok(()) };
-        // Frees the chunk that was written.
+        // The part of the file that was written is freed.
         self.release();
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) {
             return Err(error);

@@ -60,7 +60,8 @@ fn extend_checksum(mut sum: Checksum, bytes: &[u8], is_big_endian: bool) -> Chec
 fn frames(bytes: &[u8], has_header: bool, from: [Checksum; 2], is_big_endian: bool, page_size: usize) -> Vec<Frame> {
     let salts_of = |frame: &[u8]| (word(frame, 8), word(frame, 12));
     let parts = bytes[HEADER..].chunks_exact(FRAME + page_size);
-    // If the header is damaged, use the salts of the second frame.
+    // If the header is damaged, the salts of the second frame are used, because the first frame may
+    // be damaged too.
     let salts = match has_header {
         true => (word(bytes, 16), word(bytes, 20)),
         false => parts.clone().take(2).map(salts_of).next_back().unwrap_or_default(),

@@ -41,8 +41,8 @@ const WRITE_TIME: Duration = Duration::from_micros(40);
 /// Number of commits of which the shortest shows the speed of the disk. The others also waited for
 /// a processor or for another sync.
 const COMMITS_COMPARED: usize = 64;
-/// Object bytes after which a transaction takes no further write. Beyond that the disk takes longer
-/// than the sync itself.
+/// Object bytes after which a transaction takes no further write. With more bytes, writing them
+/// would take longer than the sync.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// First and longest wait between attempts to write again after a failure.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
@@ -293,7 +293,8 @@ impl Writer {
             }
             let mut next = match self.queue.next(wait) {
                 Next::Write(write) => Some(write),
-                // Compacting between batches keeps each batch on one side of it.
+                // History is compacted between batches, so that every batch is either before or
+                // after a compaction.
                 Next::Compact(revision) => {
                     self.mvcc.compact(revision);
                     continue;

@@ -26,7 +26,7 @@ pub fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED {test}: {reason}");
 }
 
-/// A file or folder of the material beside the repository (`../shared`). Skips the running test if
+/// A file or folder of the material next to the repository (`../shared`). Skips the running test if
 /// it is missing.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let found = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(path);
@@ -37,7 +37,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// True if kubectl is installed. Skips the running test if it is not.
+/// True if kubectl is installed. Skips the running test otherwise.
 pub fn has_kubectl() -> bool {
     let answer = Command::new("kubectl").args(["version", "--client"]).output();
     let is_installed = answer.is_ok_and(|output| output.status.success());

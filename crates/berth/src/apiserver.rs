@@ -27,7 +27,7 @@ pub struct Options {
     /// are held at creation.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
-    /// Omit Berth's kinds, rights, admission and conversion. `berth install` adds them, as to any
+    /// Omit Berth's kinds, roles, admission and conversion. `berth install` adds them, as to any
     /// cluster, and the API server calls the webhooks of `berth controller`.
     #[arg(long, hide = true, conflicts_with = "controller_config")]
     bare: bool,

@@ -74,7 +74,8 @@ impl Appender {
     }
 }
 
-/// The log names objects and users, so only its owner may read it.
+/// Opens the log for appending, and creates it if it is missing. It names objects and users, so
+/// only its owner may read it.
 fn append(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }

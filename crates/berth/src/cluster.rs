@@ -18,13 +18,14 @@ use crate::component::limit::Limiter;
 use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
-/// The API groups that the simulated cluster uses, besides Kubernetes' own.
+/// The API groups that the simulated cluster uses, in addition to Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
 
 /// Options of `berth cluster`.
 #[derive(Args)]
 pub struct Options {
-    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4 pool.
+    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4
+    /// pool.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -53,7 +54,11 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
     let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
-    let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
+    let operators = berth_operators::Options::from(&cluster.configuration.operators);
+    let install: component::Install = Box::new(move |manager| {
+        berth_cluster::install(manager, cluster.clone());
+        berth_operators::install(manager, operators);
+    });
     install(&mut manager);
     let caches = manager.cache_state();
     let leading = Leading::default();

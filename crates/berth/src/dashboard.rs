@@ -1,5 +1,5 @@
-//! `berth dashboard`: the web pages, served on this machine with the rights of a kubeconfig, as
-//! `kubectl proxy` serves the API.
+//! `berth dashboard`: the web pages, served on this machine with the permissions of a kubeconfig,
+//! as `kubectl proxy` serves the API.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let client = connect::asking(config)?;
     let listener = TcpListener::bind(options.listen)
         .await
-        .with_context(|| format!("--listen {}: cannot listen there; choose another address", options.listen))?;
+        .with_context(|| format!("--listen {}: cannot listen on this address; choose another one", options.listen))?;
     let address = listener.local_addr().context("--listen")?;
     let hosts = Hosts { beyond_loopback: !address.ip().is_loopback(), names: options.hosts.clone() };
     if hosts.beyond_loopback {

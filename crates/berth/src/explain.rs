@@ -18,7 +18,8 @@ pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
     job: Option<String>,
-    /// List the workloads that hold a ClusterQueue's quota instead, the longest holder first.
+    /// List the workloads that hold quota of this ClusterQueue, longest holders first, instead of
+    /// explaining a job.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
     cluster_queue: Option<String>,
     /// Maximum number of holders to list.
@@ -118,8 +119,8 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requests the explanation from the API server. For a pod or Job without a Workload, it is made
-/// here.
+/// Requests the explanation from the API server. For a pod or Job without a Workload, it is
+/// computed here.
 async fn through_api_server(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
     let response = ask::api_server(client, namespace, name).await;
     if let Err(error) = &response
@@ -131,14 +132,14 @@ async fn through_api_server(client: &Client, namespace: &str, name: &str) -> any
     }
     response.map_err(|error| match ask::is_elsewhere(&error) {
         true => request_error(error, "the API server").context(
-            "the controllers do not answer through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
+            "the controllers do not respond through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
              shows the reason); for controllers on this machine, use --controller with their metrics address",
         ),
         false => request_error(error, "the API server"),
     })
 }
 
-/// The server's message, or that the request to `server` failed.
+/// The error message of the server, or that the request to `server` failed.
 fn request_error(error: kube::Error, server: impl std::fmt::Display) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!(status.message.clone()),

@@ -1,8 +1,8 @@
 //! The Lease with which a served API server announces itself, as kube-apiserver does (KEP-1965).
 //!
-//! Its renewal is also the only write of an otherwise idle server. It advances the revision, so that
-//! a list after a compaction of history has a newer revision than the compaction. (On etcd, each
-//! compaction is itself a write.) In virtual time there is no such Lease.
+//! Its renewal is also the only write of an otherwise idle server. It advances the revision, so
+//! that a list after a compaction of history has a newer revision than the compaction. (On etcd,
+//! each compaction is itself a write.) In virtual time this Lease does not exist.
 
 use std::time::Duration;
 

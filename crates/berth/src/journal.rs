@@ -6,7 +6,7 @@ use berth_controllers::Decisions;
 use berth_controllers::decisions::journal::Journal;
 use clap::Args;
 
-/// Where the decision journal is written, and how large it grows.
+/// Folder and maximum size of the decision journal.
 #[derive(Args)]
 pub struct JournalOptions {
     /// Append a record of every decision about a workload (one JSON object per line) to files in

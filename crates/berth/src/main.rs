@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a whole cluster in this process: API server, controllers and nodes, for kubectl.
+    /// Run a whole cluster in this process: API server, controllers and nodes. Use it with kubectl.
     Up(up::Options),
     /// Run the embedded Kubernetes API alone.
     Apiserver(apiserver::Options),
@@ -56,44 +56,34 @@ enum Command {
     /// Explain why a job waits or was evicted: its place in the queue, the quota that is short, the
     /// workloads that hold it, and the candidates for preemption.
     Explain(explain::Options),
-    /// Serve web pages on this machine, with the rights of a kubeconfig: queues, workloads, and why
-    /// they wait.
+    /// Serve web pages on this machine, with the permissions of a kubeconfig: queues, workloads,
+    /// and why they wait.
     Dashboard(dashboard::Options),
     /// Import, pull, list and remove the images of pods that run on this machine.
     Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
-    /// Print or apply the objects that the controllers need in a cluster: definitions, rights,
+    /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
-    /// Run a load against an API server and its controllers in real time, and report the figures.
+    /// Run a load against an API server and its controllers in real time, and report the
+    /// measurements.
     Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,
-    /// Supervise the pod whose files are in a folder. The process runtime runs this command.
-    #[command(hide = true, name = "pod-supervisor")]
-    PodSupervisor {
-        /// Folder of the pod.
-        folder: std::path::PathBuf,
-    },
-    /// Set up a container and run its program. The pod's supervisor runs this command.
-    #[command(hide = true, name = "pod-init")]
-    PodInit,
 }
 
 fn main() -> ExitCode {
+    // The helper commands of pods run without logging, runtime and threads.
+    if let Some(code) = berth_node::helper::run(std::env::args_os().skip(1)) {
+        return code;
+    }
     // rustls refuses to choose between the two TLS providers of the dependency tree. Berth uses
     // ring.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
     let command = Cli::parse().command;
-    // Helpers of pods: no logging, no runtime, no threads.
-    match &command {
-        Command::PodSupervisor { folder } => return berth_node::supervisor::main(folder),
-        Command::PodInit => return berth_node::init::main(),
-        _ => {}
-    }
     // A component in its own process logs its progress by default.
     let level =
         if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
@@ -117,7 +107,6 @@ fn main() -> ExitCode {
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
-        Command::PodSupervisor { .. } | Command::PodInit => Ok(ExitCode::FAILURE),
     };
     match result {
         Ok(code) => code,

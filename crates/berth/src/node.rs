@@ -22,10 +22,6 @@ use tokio::task::JoinSet;
 use crate::front::Front;
 use crate::{image, process};
 
-/// Hidden subcommand that supervises a pod.
-pub const SUPERVISOR: &str = "pod-supervisor";
-/// Hidden subcommand that enters a container.
-pub const INIT: &str = "pod-init";
 /// Folder of the node in the data folder.
 const FOLDER: &str = "node";
 /// Folder of local volumes in the data folder.
@@ -36,8 +32,8 @@ const DOMAIN: &str = "cluster.local";
 /// Options of a node that runs processes.
 #[derive(Args)]
 pub struct NodeOptions {
-    /// What runs pods: `simulated` computes their states, `process` adds this machine as a node and
-    /// runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
+    /// Runtime of pods: `simulated` computes their states, `process` adds this machine as a node
+    /// and runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
     #[arg(long, value_enum, default_value_t = Runtime::Simulated)]
     runtime: Runtime,
     /// Isolation of pods that run as processes. Default: the highest level that works here.
@@ -58,16 +54,16 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
     /// Pod Security level of namespaces without a label of their own, when pods run as processes.
-    /// `privileged` gives every user that may create pods the rights of this process.
+    /// `privileged` gives every user that may create pods the privileges of this process.
     #[arg(long, value_enum, default_value_t = PodSecurityChoice::Baseline)]
     pod_security: PodSecurityChoice,
-    /// Stop all pods when the cluster stops. Without it they continue, and the next start adopts
-    /// them.
+    /// Stop all pods when the cluster stops. Without this option they continue, and the next start
+    /// adopts them.
     #[arg(long)]
     stop_pods: bool,
 }
 
-/// What runs pods.
+/// Runtimes of pods.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Runtime {
     Simulated,
@@ -132,7 +128,7 @@ impl NodeOptions {
         }
         let data = front.folder();
         let folder = data.join(FOLDER);
-        // Pods run as other users, who must be able to reach their folders below this one.
+        // Pods may run as other users, and must be able to reach their folders within this folder.
         process::private_folder(&folder, crate::front::is_ours).context("the folder of the node")?;
         let found = berth_machine::detect(Path::new("/"));
         let found = match &self.devices {
@@ -209,11 +205,7 @@ impl NodeOptions {
         let otherwise = self.images.clone().unwrap_or_else(|| configured.otherwise.clone());
         let images = ImageConfiguration { mappings, otherwise, plain_http: configured.plain_http.clone() };
         let images = NodeImages::new(store, image::configured(&images));
-        let helper = Helper {
-            program: std::env::current_exe().context("the path of this program")?,
-            supervisor: vec![SUPERVISOR.to_owned()],
-            init: vec![INIT.to_owned()],
-        };
+        let helper = Helper(std::env::current_exe().context("the path of this program")?);
         Ok(RuntimeOptions {
             hidden: vec![data.to_owned()],
             level: self.isolation.map(Level::from),
@@ -223,7 +215,7 @@ impl NodeOptions {
     }
 }
 
-/// Where the pods of this machine reach Services.
+/// Addresses at which the pods of this machine reach Services.
 #[derive(Debug)]
 struct Served(Arc<Network>);
 

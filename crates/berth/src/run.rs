@@ -32,7 +32,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         let _ = out.write_all(text.as_bytes());
     };
     let outcome = berth_simulator::run_in_virtual_time(&options.scenario, &given, &mut sink)?;
-    // Printed apart from the report, which has the same bytes in every run.
+    // Printed separately from the report, whose bytes are the same in every run.
     eprintln!("{:.2} s of wall time", started.elapsed().as_secs_f64());
     Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

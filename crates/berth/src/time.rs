@@ -25,7 +25,8 @@ pub struct TimeOptions {
     time_scale: f64,
     /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a
     /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: eight
-    /// hours from now. With an existing data folder, the value that continues its cluster time.
+    /// hours from now. With an existing data folder, the default is the value with which
+    /// its cluster time continues.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -52,7 +53,7 @@ impl TimeOptions {
         let now = system.now();
         let file = folder.map(|folder| folder.join(FILE));
         let kept = file.as_deref().map(read).transpose()?.flatten().map(|kept| kept.passed(now));
-        // The difference from which cluster time is later by more than rounding.
+        // The stored time is rounded up, so that a rounding error does not turn cluster time back.
         let kept = kept.map(|kept| kept.checked_add(ROUNDING).unwrap_or(Timestamp::MAX));
         let ahead = kept.filter(|kept| *kept > now);
         if self.time_scale == 1.0 {
@@ -92,8 +93,8 @@ impl TimeOptions {
         Ok(ClusterTime { clock, scale: self.time_scale, options: Shared::Options(options), file })
     }
 
-    /// Real time for which a new cluster's clock stays behind real time. `None` for a clock that is
-    /// not faster, which always does.
+    /// Real time for which a new cluster's clock stays behind real time. Zero for a clock that is
+    /// not faster than real time, which can never overtake it.
     fn behind_for(&self) -> SignedDuration {
         let gain = self.time_scale - 1.0;
         if gain <= 0.0 {
@@ -133,8 +134,8 @@ const BEHIND_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 pub const FILE: &str = "cluster-time";
 /// Interval of writes of the file, in real time.
 const EVERY: Duration = Duration::from_secs(2);
-/// How far the stored bound is ahead of cluster time, in real time. Longer than the interval,
-/// because a busy machine may be late.
+/// Lead of the stored bound over cluster time, in real time. Longer than the interval, because a
+/// busy machine may be late.
 const AHEAD: Duration = Duration::from_secs(5);
 /// Maximum real time between the readings of the two clocks.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -226,14 +227,14 @@ impl ClusterTime {
             let mut is_kept = true;
             loop {
                 real.sleep(EVERY).await;
-                // Not on a thread for blocking calls: after a stop, such a write could follow the
-                // last one. The write is short.
+                // The write is short and is made on this task, not on a thread for blocking calls:
+                // after the task is aborted, such a thread could still overwrite the last write.
                 let written = write(&path, bound());
                 match &written {
                     // A full disk stays full for many intervals, so only the first failure is
                     // logged.
-                    Err(error) if is_kept => tracing::warn!("cluster time is not kept: {error:#}"),
-                    Ok(()) if !is_kept => tracing::info!("cluster time is kept again"),
+                    Err(error) if is_kept => tracing::warn!("cannot store cluster time: {error:#}"),
+                    Ok(()) if !is_kept => tracing::info!("cluster time is stored again"),
                     _ => {}
                 }
                 is_kept = written.is_ok();
@@ -294,7 +295,7 @@ fn parse(text: &str) -> Option<Kept> {
 
 fn keep(file: &Path, time: Kept) {
     if let Err(error) = write(file, time) {
-        tracing::warn!("cluster time is not kept: {error:#}");
+        tracing::warn!("cannot store cluster time: {error:#}");
     }
 }
 
@@ -338,7 +339,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let real = Clock::system();
         let start = |scale: f64| options(scale).clock(Some(folder.path())).unwrap();
-        // Close behind real time, so that the fast clock passes it.
+        // The clock starts so close behind real time that it overtakes real time.
         let origin = real.now().checked_sub(SignedDuration::from_secs(100)).unwrap();
         let first = TimeOptions { time_scale: 100_000.0, time_origin: Some(origin) };
         let first = first.clock(Some(folder.path())).unwrap();
@@ -390,7 +391,8 @@ mod tests {
         let joined = TimeOptions { time_scale: 10.0, time_origin: Some(origin) }.joining_clock().unwrap();
         let apart = joined.now().duration_since(second.clock.now()).as_secs_f64().abs();
         assert!(apart < 60.0, "{apart}");
-        // Without the option the folder is an ordinary one: real time is later.
+        // Without --time-scale, cluster time is the system's time, because that is later than the
+        // stored time.
         let unscaled = options(1.0).clock(Some(folder.path())).unwrap();
         assert!(matches!(unscaled.options, Shared::System));
     }
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_time_that_has_passed_or_cannot_be_read() {
+    async fn a_stored_time_in_the_past_is_ignored_and_an_unreadable_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
         std::fs::write(&file, "2020-01-01T00:00:00Z\n").unwrap();

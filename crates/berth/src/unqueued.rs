@@ -1,5 +1,5 @@
 //! Explains a pod or Job that has no Workload of its own: why it does not start, and the
-//! controllers' warnings about it. Read with the user's own rights.
+//! controllers' warnings about it. Read with the user's own permissions.
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::explain::ask;
@@ -50,7 +50,8 @@ async fn said(client: &Client, namespace: &str, kind: &str, name: &str) -> Vec<S
     events.iter().take(SAID_MAX).map(|event| format!("{}: {}", text(&event.reason), text(&event.message))).collect()
 }
 
-/// `group` is the name of the pod's group and the number of its pods, if that can be read.
+/// The explanation of a pod as text. `group` is the name of the pod's group and the number of its
+/// pods, if that can be read.
 fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut lines = Vec::new();
@@ -80,7 +81,7 @@ fn of_job(job: &Job, said: &[String]) -> String {
     let mut lines = vec![format!("There is no Workload of Job {namespace}/{name}.")];
     lines.push(match job.labels().get(labels::QUEUE_NAME) {
         Some(queue) => format!("  It names LocalQueue {queue}."),
-        None => "  It names no queue.".to_owned(),
+        None => "  It does not name a queue.".to_owned(),
     });
     if job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true)) {
         lines.push("  It is suspended.".to_owned());

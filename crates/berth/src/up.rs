@@ -22,7 +22,8 @@ use crate::{identity, process};
 pub struct Options {
     #[command(flatten)]
     front: FrontOptions,
-    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4 pool.
+    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4
+    /// pool.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Configuration of the queueing controllers: a Kueue Configuration file.

@@ -1,7 +1,8 @@
 //! Recorded cases of the Kubernetes API machinery. Each suite is a function from a case to a
 //! verdict.
 //!
-//! Most suites compare `want` only. `observed` is what upstream did without asserting it.
+//! Most suites compare `want` only. `observed` records what upstream did but its tests do not
+//! assert.
 
 mod custom;
 mod managed;

@@ -107,8 +107,8 @@ pub fn summary(listed: &Listed, suite: &str, tally: &Tally) -> String {
     format!(" ({})", parts.join(", "))
 }
 
-/// Differences between the results and the list: disagreements that are not listed, listed cases
-/// that agree, and lines whose case does not exist.
+/// Differences between the results and the list: disagreements that are not listed, and lines that
+/// do not match the results.
 pub fn deviations(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<String> {
     let mut deviations = Vec::new();
     let mut used = BTreeSet::new();
@@ -124,7 +124,7 @@ pub fn deviations(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<Str
             }
         }
     }
-    // Lines that do not hold.
+    // Lines that do not match the results.
     for (key, (class, _)) in listed {
         let Some(tally) = tallies.get(&key.0) else {
             deviations.push(format!("{} | {}: listed as {}, but there is no such suite", key.0, key.1, class.text()));
@@ -153,7 +153,8 @@ pub fn deviations(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<Str
     deviations
 }
 
-/// Rewrites the list. Lines that still hold are kept; disagreements without a line become `open`.
+/// Rewrites the list. Lines that match the results are kept; disagreements without a line become
+/// `open`.
 pub fn write(file: &Path, listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Result<(), String> {
     let mut lines: BTreeMap<(String, String), (Class, String)> = BTreeMap::new();
     for (suite, tally) in tallies {
@@ -203,7 +204,7 @@ pub struct Ignored {
     lines: Vec<(String, String)>,
     /// Indexes of the lines whose field occurred in a case.
     present: RefCell<BTreeSet<usize>>,
-    /// Indexes of the lines that excused a runner.
+    /// Indexes of the lines that allowed a runner to ignore a field.
     used: RefCell<BTreeSet<usize>>,
 }
 
@@ -243,7 +244,8 @@ impl Ignored {
         found.is_some()
     }
 
-    /// Lines to remove: the field occurs in cases, and their runner reads and compares it in all.
+    /// Messages about lines to remove: the field occurs in cases, and the runner reads and compares
+    /// it in all of them.
     pub fn stale(&self) -> Vec<String> {
         let (present, used) = (self.present.borrow(), self.used.borrow());
         let stale = present.difference(&used).filter_map(|at| self.lines.get(*at));

@@ -151,8 +151,9 @@ struct Tally {
 }
 
 /// Runs every case under the directory and prints the tallies. Without `--check` the command fails
-/// only if there are no cases. With it, the command fails if the disagreements are not exactly
-/// those that `xtask/disagreements/FOLDER.txt` lists.
+/// only if there are no cases, or if a file cannot be read or written. With it, the command also
+/// fails if the disagreements are not exactly those that `xtask/disagreements/FOLDER.txt` lists, or
+/// if a line of `ignored.txt` is not needed.
 pub fn main(options: &Options) -> ExitCode {
     if let Some(file) = &options.pack {
         return match pack(&options.directory, file) {
@@ -198,7 +199,7 @@ pub fn main(options: &Options) -> ExitCode {
         println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
         return if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS };
     }
-    // Print for people.
+    // Print text for users.
     let (mut agree, mut total) = (0, 0);
     for (suite, tally) in &tallies {
         println!("{suite} {}/{}{}", tally.agree, tally.total, disagreements::summary(&listed, suite, tally));
@@ -228,7 +229,8 @@ pub fn main(options: &Options) -> ExitCode {
     if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS }
 }
 
-/// Fails if the disagreements are not exactly those that are listed.
+/// Fails if the disagreements are not exactly those that are listed, or if a listed ignored field
+/// is compared.
 fn check(file: &Path, listed: &Listed, ignored: &Ignored, tallies: &BTreeMap<String, Tally>) -> ExitCode {
     let mut deviations = disagreements::deviations(listed, tallies);
     deviations.extend(ignored.stale());
@@ -278,9 +280,9 @@ fn run(cases: &[&Case], ignored: &Ignored, corrupt: bool) -> BTreeMap<String, Ta
     tallies
 }
 
-/// Runs a case. It agrees if its runner finds no difference and has read all fields. With
-/// `corrupt`, each expectation is corrupted in turn, and the runner must find a difference each
-/// time.
+/// Runs a case. It agrees if its runner finds no difference and has read all fields that it may not
+/// ignore. With `corrupt`, each of these expectations is also corrupted in turn, and the runner
+/// must find a difference each time.
 fn judge(case: &Case, ignored: &Ignored, corrupt: bool) -> Verdict {
     let runner = runner_for(case).ok_or(NO_RUNNER)?;
     gates::check(case)?;
@@ -332,7 +334,7 @@ fn is_zero_value(value: &Value) -> bool {
     }
 }
 
-/// A value of the same shape that differs in every leaf.
+/// The value with every leaf changed except null. Empty lists and objects get an entry.
 fn corrupted(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -453,7 +455,8 @@ fn load(directory: &Path) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-/// Adds the case files under a directory to `files`. Schemas and indexes are skipped.
+/// Adds the case files under a directory to `files`. Schemas, indexes and lists of gate defaults
+/// are skipped.
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = std::fs::read_dir(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
     for entry in entries {

@@ -86,7 +86,7 @@ impl Session {
         Ok(Session { config: config.clone(), client, variables, webhooks })
     }
 
-    /// Deletes the namespace. Other objects are deleted by the walk itself.
+    /// Deletes the namespace. The walk itself deletes its objects outside the namespace.
     pub async fn end(self) {
         let path = format!("/api/v1/namespaces/{}", self.variables["ns"]);
         if let Ok(request) = http::Request::delete(path).body(Body::empty())

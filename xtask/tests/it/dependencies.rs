@@ -60,6 +60,7 @@ const CRATES: &[&str] = &[
     "berth-network",
     "berth-images",
     "berth-machine",
+    "berth-operators",
 ];
 
 #[test]
@@ -190,6 +191,12 @@ fn the_dashboard_depends_only_on_crates_for_clients_of_a_cluster() {
 fn the_pod_network_depends_only_on_crates_for_clients_of_a_cluster() {
     let allowed = ["berth-network", "berth-runtime", "berth-api", "berth-apimachinery"];
     check("berth-network", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn operators_depend_only_on_crates_for_clients_of_a_cluster() {
+    let allowed = ["berth-operators", "berth-runtime", "berth-api", "berth-apimachinery"];
+    check("berth-operators", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 fn workspace_root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is one level below the root").to_path_buf()
 }
 
 /// Prints a string even if the test passes. The harness captures only the output of the print

@@ -32,14 +32,14 @@ pub const BOOKING_EXPIRED: &str = "BookingExpired";
 /// Condition: the capacity was revoked.
 pub const CAPACITY_REVOKED: &str = "CapacityRevoked";
 
-/// Reason and message of `Accepted` in the queued class.
+/// Reason and message of `Accepted` for class [`QUEUED_PROVISIONING_CLASS`].
 pub const SUCCESSFULLY_QUEUED: (&str, &str) = ("SuccessfullyQueued", "Provisioning Request was successfully queued.");
-/// Reason and message of `Provisioned=False` in the queued class.
+/// Reason and message of `Provisioned=False` for class [`QUEUED_PROVISIONING_CLASS`].
 pub const RESOURCE_POOL_EXHAUSTED: (&str, &str) = (
     "ResourcePoolExhausted",
     "Waiting for resources. Currently there are not enough resources available to fulfill the request.",
 );
-/// Reason and message of `Provisioned=True` in the queued class.
+/// Reason and message of `Provisioned=True` for class [`QUEUED_PROVISIONING_CLASS`].
 pub const SUCCESSFULLY_PROVISIONED: (&str, &str) =
     ("Provisioned", "Provisioning Request was successfully provisioned.");
 /// Reason and message of `Provisioned=True` when the pods fit on existing nodes.
@@ -52,7 +52,7 @@ pub const CAPACITY_IS_PROVISIONED: &str = "CapacityIsProvisioned";
 /// Reason and message of `BookingExpired`.
 pub const CAPACITY_RESERVATION_TIME_EXPIRED: (&str, &str) =
     ("CapacityReservationTimeExpired", "Capacity reservation time is expired");
-/// Reason and message of `Failed` after seven days.
+/// Reason and message of `Failed` for a request that is not provisioned within seven days.
 pub const EXPIRED: (&str, &str) = ("Expired", "ProvisioningRequest is expired");
 /// Reason of `Failed` when the pod template cannot be used.
 pub const FAILED_TO_CREATE_PODS: &str = "FailedToCreatePods";

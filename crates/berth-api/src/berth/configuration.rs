@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::de::DeserializeOwned;
@@ -16,7 +17,9 @@ use serde_json::{Map, Value, json};
 
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
-use super::{ConfigurationError, Duration, DurationError, ImageConfiguration, NodePoolSpec, Problem, machine_type};
+use super::{
+    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+};
 
 /// The `kind` of cluster configuration files.
 const KIND: &str = "ClusterConfiguration";
@@ -45,6 +48,23 @@ pub struct ClusterConfiguration {
     pub scheduler: SchedulerConfiguration,
     /// Files that stand in for container images, if pods run as processes of this machine.
     pub images: ImageConfiguration,
+    /// The operators of other projects that run in the cluster.
+    pub operators: OperatorConfiguration,
+}
+
+/// The operators of other projects that run in the cluster. A user who installs such a project turns
+/// ours off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OperatorConfiguration {
+    /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
+    pub ray: bool,
+}
+
+impl Default for OperatorConfiguration {
+    fn default() -> Self {
+        Self { ray: true }
+    }
 }
 
 /// A node pool of the configuration: its name and the spec of a NodePool.
@@ -92,6 +112,11 @@ pub struct AutoscalingConfiguration {
     pub max_nodes_per_scale_up: i32,
     /// Maximum number of nodes in the cluster; 0 for no limit.
     pub max_nodes_total: i32,
+    /// Time after a scale-up that the cloud could not fulfil (a stock-out), during which its pool
+    /// does not grow. Doubles with each further failure.
+    pub initial_backoff: Duration,
+    /// Maximum of this time.
+    pub max_backoff: Duration,
     /// Time after which an order is cancelled if its machine has not registered.
     pub max_node_provision_time: Duration,
     /// Time from marking a node for removal until its machine is deleted.
@@ -111,6 +136,8 @@ impl Default for AutoscalingConfiguration {
             utilization_threshold: 0.5,
             max_nodes_per_scale_up: 1000,
             max_nodes_total: 0,
+            initial_backoff: Duration::from_secs(300),
+            max_backoff: Duration::from_secs(1800),
             max_node_provision_time: Duration::from_secs(900),
             node_removal_delay: Duration::from_secs(10),
             expendable_pods_priority_cutoff: -10,
@@ -127,6 +154,15 @@ impl AutoscalingConfiguration {
     /// Time after a scale-up during which no node is removed.
     pub fn after_add(&self) -> std::time::Duration {
         self.delay_after_add.unwrap_or(self.profile_delay()).0
+    }
+
+    /// End of the back-off after an order of this pool that the cloud could not fulfil.
+    pub fn retry_at(&self, pool: &NodePool) -> Option<Timestamp> {
+        let shortage = pool.status.as_ref()?.shortage.as_ref()?;
+        let doublings = u32::try_from(shortage.failures.clamp(1, 32) - 1).unwrap_or(0);
+        let wait = self.initial_backoff.0.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX));
+        let wait = SignedDuration::try_from(wait.min(self.max_backoff.0)).unwrap_or(SignedDuration::MAX);
+        Some(shortage.since.0.checked_add(wait).unwrap_or(Timestamp::MAX))
     }
 
     fn profile_delay(&self) -> Duration {
@@ -211,6 +247,14 @@ pub struct ProvisioningClass {
     /// Lifetime of machines if the request does not set `maxRunDurationSeconds`.
     #[serde(default = "seconds::<604800>")]
     pub max_run_duration: Duration,
+    /// Time from creation after which a request that was not provisioned fails, at most 7 days.
+    #[serde(default = "seconds::<604800>")]
+    pub max_wait: Duration,
+    /// True if pods that consume a provisioned request get the toleration of queued pools
+    /// (`cloud.google.com/gke-queued`). False if the pods' manifests must have the toleration. For
+    /// `queued-provisioning.gke.io` only.
+    #[serde(default = "yes")]
+    pub adds_toleration: bool,
     /// Injected failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<ProvisioningFailure>,
@@ -231,6 +275,10 @@ const fn seconds<const N: u64>() -> Duration {
     Duration::from_secs(N)
 }
 
+const fn yes() -> bool {
+    true
+}
+
 impl ProvisioningClass {
     /// A class with the default timing.
     pub fn named(name: &str) -> Self {
@@ -240,6 +288,8 @@ impl ProvisioningClass {
             provision_delay: seconds::<30>(),
             booking_time: seconds::<600>(),
             max_run_duration: seconds::<604_800>(),
+            max_wait: seconds::<604_800>(),
+            adds_toleration: true,
             failure: None,
         }
     }
@@ -387,6 +437,7 @@ struct Rest {
     pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
     images: ImageConfiguration,
+    operators: OperatorConfiguration,
 }
 
 impl Default for Rest {
@@ -401,6 +452,7 @@ impl Default for Rest {
             pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
             images: ImageConfiguration::default(),
+            operators: OperatorConfiguration::default(),
         }
     }
 }
@@ -484,6 +536,7 @@ impl ClusterConfiguration {
             pods: rest.pods,
             scheduler: rest.scheduler,
             images: rest.images,
+            operators: rest.operators,
         };
         // Validation of incomplete values would only repeat the errors above.
         if problems.is_empty() {
@@ -573,6 +626,10 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(field, message));
             } else if !classes.insert(&class.name) {
                 problems.push(Problem::new(field, format!("{:?} is listed twice", class.name)));
+            }
+            if class.max_wait > seconds::<604_800>() {
+                let field = at(&format!("provisioningClasses[{i}].maxWait"));
+                problems.push(Problem::new(field, format!("{} is more than 7 days (168h)", class.max_wait)));
             }
         }
         problems

@@ -37,7 +37,7 @@ pub struct DecisionRecord {
     /// Searches for victims, in the order they were made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victim_searches: Vec<VictimSearch>,
-    /// The preemption, of a workload that was preempted.
+    /// How the workload was preempted, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<PreemptionRecord>,
     /// Quota and time that an eviction took from the workload.

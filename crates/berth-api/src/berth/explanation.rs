@@ -104,7 +104,7 @@ pub enum Standing {
     QuotaReserved(Holding),
     /// It waits in a queue.
     Waiting(Waiting),
-    /// It waits in no queue.
+    /// It is not in a queue.
     NotQueued {
         /// The reason: `Finished`, `Deleting`, `Inactive`, `AdmissionGated`, `OnHold`,
         /// `WaitingForReplacementPods`, `VariantsWait`, `NoLocalQueue`, `LocalQueueStopped`,

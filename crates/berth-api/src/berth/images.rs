@@ -26,8 +26,8 @@ pub struct ImageConfiguration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageMapping {
-    /// Pattern of names, with `*` and `?`. It is compared with the name as written and in full, with
-    /// and without its tag.
+    /// Pattern of names, with `*` and `?`. It is compared with the name as written and in full,
+    /// with and without its tag.
     pub image: String,
     /// Location of the files.
     pub files: ImageFiles,

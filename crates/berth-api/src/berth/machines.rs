@@ -4,8 +4,8 @@
 //! Sizes are those of the public machine-type pages; reservations follow GKE's "Plan node sizes"
 //! page (CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
 //! memory: 25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2
-//! % above, plus 100 MiB). Prices are list prices of us-central1 rounded to the cent; they only
-//! rank pools and colour reports.
+//! % above, plus 100 MiB). Prices are list prices of us-central1 rounded to the cent; they are used
+//! only to rank pools and to estimate costs in reports.
 
 /// One machine type.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +39,7 @@ const fn shared(machine: MachineType) -> MachineType {
     MachineType { is_shared_core: true, ..machine }
 }
 
-/// Sorted by name, so that lookups and lists are stable.
+/// The known machine types, sorted by name, so that lists of them are stable.
 const MACHINES: &[MachineType] = &[
     with(machine("a2-highgpu-1g", 12, 85, 3.67), "nvidia-tesla-a100", 1),
     with(machine("a2-highgpu-2g", 24, 170, 7.35), "nvidia-tesla-a100", 2),
@@ -136,7 +136,7 @@ pub fn allocatable_memory_bytes(memory_bytes: i64) -> i64 {
         + part(8 * GIB, 16 * GIB) / 10
         + part(16 * GIB, 128 * GIB) / 100 * 6
         + part(128 * GIB, i64::MAX) / 50;
-    // Kubelets report whole Ki.
+    // Kubelets report memory in whole KiB.
     (memory_bytes - reserved - 100 * MIB).max(0) / 1024 * 1024
 }
 

@@ -13,10 +13,12 @@ mod images;
 mod machines;
 mod node_pool;
 mod problem;
+mod supply;
 
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
+    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
+    SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
@@ -26,6 +28,7 @@ pub use node_pool::{
     PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
+pub use supply::{Billing, RandomSupply, Reclaim, Shortage, Supply, SupplyPeriod, Weekday};
 
 /// The group of Berth's own kinds.
 pub const GROUP: &str = "berth.dev";
@@ -37,6 +40,9 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or
 /// `forever`.
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
+/// Start of the annotation of a pod with the run time of one simulated container; the container's
+/// name follows. It overrides [`RUN_DURATION_ANNOTATION`].
+pub const CONTAINER_RUN_DURATION_PREFIX: &str = "run-duration.berth.dev/";
 /// Pod annotation: the exit code of the simulated containers.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
 /// Annotation of a simulated pod: the output of every command of `pods/exec` in it.
@@ -53,6 +59,10 @@ pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
 /// Label of the nodes of pools with `runtime: hosted`: their pods run as processes.
 pub const HOSTED_LABEL: &str = "berth.dev/hosted";
+/// Node annotation: when the cloud takes the machine away (RFC 3339).
+pub const ENDS_AT_ANNOTATION: &str = "berth.dev/ends-at";
+/// Node annotation: why the cloud takes the machine away.
+pub const ENDS_BECAUSE_ANNOTATION: &str = "berth.dev/ends-because";
 /// Label of nodes created for one ProvisioningRequest: the request's `ResizeRequestName` (as on
 /// GKE).
 pub const RESIZE_REQUEST_LABEL: &str = "autoscaling.gke.io/provisioning-request";

@@ -3,7 +3,7 @@
 //! `spec` describes the machines and the bounds of their number. `spec.nodes` is the desired
 //! number, written by the autoscaler or by `kubectl scale`; a managed instance group calls it the
 //! target size. `status.creating` lists machines that were ordered and have not registered as
-//! Nodes, so that a restart loses no order.
+//! Nodes, so that no order is lost in a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::join;
-use super::{Duration, Problem, machine_type};
+use super::{Billing, Duration, Problem, Shortage, Supply, machine_type};
 
 /// Maximum number of nodes of a pool. GKE's own limit is lower; this one only bounds the
 /// arithmetic.
@@ -40,6 +40,8 @@ const NAME_MAX: usize = 40;
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes"),
     printcolumn(name = "Min", type_ = "integer", json_path = ".spec.minNodes"),
     printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxNodes"),
+    printcolumn(name = "Stock", type_ = "integer", json_path = ".status.stock"),
+    printcolumn(name = "Cost", type_ = "string", json_path = ".status.billing.cost"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -61,6 +63,11 @@ pub struct NodePoolSpec {
     /// type is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineShape>,
+    /// Topology of the pool's TPU slice, such as `4x4`, if `machine.accelerator` does not set it. A
+    /// pool whose topology has more chips than one machine is one slice of several machines. The
+    /// slice exists as a whole or not at all, as on GKE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpu_topology: Option<String>,
     /// Amounts of one machine that pods can request, by resource. Other resources follow GKE's
     /// reservations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -81,7 +88,8 @@ pub struct NodePoolSpec {
     pub initial_nodes: i32,
     /// Minimum number of machines that the autoscaler keeps, over all zones.
     pub min_nodes: i32,
-    /// Maximum number of machines, over all zones. Default: `initialNodes`.
+    /// Maximum number of machines, over all zones. Default: `initialNodes`, or the machines of the
+    /// TPU slice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_nodes: Option<i32>,
     /// True if the autoscaler must not change the number of machines.
@@ -104,6 +112,13 @@ pub struct NodePoolSpec {
     /// Price of one machine in US dollars per hour. Default: by machine type and provisioning kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<f64>,
+    /// How many machines the cloud has over time, and when it takes machines back. Default: always
+    /// enough, and never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supply: Option<Supply>,
+    /// Maximum age of a machine, after which the cloud takes it away. Default: no maximum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run_duration: Option<Duration>,
     /// True if node auto-provisioning created the pool. Such a pool is deleted when it is empty.
     pub autoprovisioned: bool,
     /// Compact-placement group of the machines.
@@ -181,11 +196,16 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
+    /// True for TPUs.
+    pub fn is_tpu(&self) -> bool {
+        self.r#type.starts_with("tpu-")
+    }
+
     /// The extended resource that pods request.
     pub fn resource_name(&self) -> &str {
         match &self.resource {
             Some(resource) => resource,
-            None if self.r#type.starts_with("tpu-") => "google.com/tpu",
+            None if self.is_tpu() => "google.com/tpu",
             None => "nvidia.com/gpu",
         }
     }
@@ -262,6 +282,9 @@ pub struct ResizeRequest {
     /// Zone of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// The ProvisioningRequest that the machines are for: `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning_request: Option<String>,
 }
 
 /// Observed state of a pool.
@@ -277,6 +300,15 @@ pub struct NodePoolStatus {
     /// Machines that were ordered and have not registered as Nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub creating: Vec<Instance>,
+    /// Machines that the cloud has for the pool now, including those in use. Absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stock: Option<i32>,
+    /// The last scale-up that the cloud could not fulfil, until one succeeds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shortage: Option<Shortage>,
+    /// What the machines have cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub billing: Option<Billing>,
     /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
@@ -318,23 +350,52 @@ impl NodePoolSpec {
 
     /// Maximum number of nodes of the pool.
     pub fn nodes_max(&self) -> i32 {
-        self.max_nodes.unwrap_or_else(|| self.initial_nodes.max(self.min_nodes))
+        self.max_nodes.unwrap_or_else(|| {
+            let least = self.initial_nodes.max(self.min_nodes);
+            if self.is_slice() { self.slice_hosts().max(least) } else { least }
+        })
+    }
+
+    /// Desired number of nodes without those of resize requests. A TPU slice counts as a whole.
+    pub fn nodes_own(&self) -> i32 {
+        self.whole_slices(self.nodes.unwrap_or(self.initial_nodes).max(0))
     }
 
     /// Desired number of nodes, including those of resize requests.
     pub fn nodes_wanted(&self) -> i32 {
-        self.resize_requests
-            .iter()
-            .fold(self.nodes.unwrap_or(self.initial_nodes).max(0), |sum, request| sum.saturating_add(request.nodes))
+        self.resize_requests.iter().fold(self.nodes_own(), |sum, request| sum.saturating_add(request.nodes))
+    }
+
+    /// Number of machines of the pool's TPU slice; 1 for other pools.
+    pub fn slice_hosts(&self) -> i32 {
+        let Some(accelerator) = self.accelerator().filter(Accelerator::is_tpu) else { return 1 };
+        let chips = accelerator.topology.as_deref().and_then(chips_of).unwrap_or(accelerator.count);
+        i32::try_from(chips / accelerator.count.max(1)).unwrap_or(1).max(1)
+    }
+
+    /// True if the pool is a TPU slice of several machines.
+    pub fn is_slice(&self) -> bool {
+        self.slice_hosts() > 1
+    }
+
+    /// The number of nodes, rounded up to whole TPU slices.
+    pub fn whole_slices(&self, nodes: i32) -> i32 {
+        let hosts = self.slice_hosts();
+        if hosts == 1 { nodes } else { nodes.saturating_add(hosts - 1) / hosts * hosts }
     }
 
     /// The accelerators of one machine: those of `machine`, or those of the machine type.
     pub fn accelerator(&self) -> Option<Accelerator> {
-        if let Some(accelerator) = self.machine.as_ref().and_then(|machine| machine.accelerator.clone()) {
-            return Some(accelerator);
+        let stated = self.machine.as_ref().and_then(|machine| machine.accelerator.clone());
+        let of_type = || {
+            let (kind, count) = self.machine_type.as_deref().and_then(machine_type)?.accelerator?;
+            Some(Accelerator { r#type: kind.to_owned(), count, resource: None, topology: None })
+        };
+        let mut accelerator = stated.or_else(of_type)?;
+        if accelerator.topology.is_none() {
+            accelerator.topology = self.tpu_topology.clone();
         }
-        let (kind, count) = self.machine_type.as_deref().and_then(machine_type)?.accelerator?;
-        Some(Accelerator { r#type: kind.to_owned(), count, resource: None, topology: None })
+        Some(accelerator)
     }
 
     /// US dollars per hour for one machine. Spot machines cost 40 % of the list price.
@@ -347,7 +408,11 @@ impl NodePoolSpec {
     /// All errors of the spec; `path` is its path in the document (`spec`, `nodePools[3]`).
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let all = self.count_problems().into_iter().chain(self.runtime_problems()).chain(self.machine_problems());
-        let all = all.chain(self.quantity_problems()).chain(self.label_problems()).chain(self.zone_problems());
+        let all = all
+            .chain(self.slice_problems())
+            .chain(self.quantity_problems())
+            .chain(self.label_problems())
+            .chain(self.zone_problems());
         all.map(|(field, message)| Problem::new(join(path, &field), message)).collect()
     }
 
@@ -431,6 +496,50 @@ impl NodePoolSpec {
         problems
     }
 
+    /// A TPU topology that is none, or a number of machines that is not a whole slice.
+    fn slice_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
+        let accelerator = self.accelerator();
+        let topology = accelerator.as_ref().and_then(|accelerator| accelerator.topology.as_deref());
+        let (Some(accelerator), Some(topology)) = (&accelerator, topology) else {
+            if self.tpu_topology.is_some() {
+                problem("tpuTopology", "only machines with TPUs have a topology, such as \"ct6e-standard-4t\"".into());
+            }
+            return problems;
+        };
+        let field = if self.tpu_topology.is_some() { "tpuTopology" } else { "machine.accelerator.topology" };
+        if !accelerator.is_tpu() {
+            problem(field, format!("{} has no topology: only types that start with \"tpu-\" have", accelerator.r#type));
+            return problems;
+        }
+        let count = accelerator.count.max(1);
+        match chips_of(topology) {
+            None => problem(field, format!("{topology:?} is not a topology, such as \"4x4\" or \"2x2x1\"")),
+            Some(chips) if chips % count != 0 => problem(
+                field,
+                format!("{topology} has {chips} chips, which is not a multiple of the {count} chips of one machine"),
+            ),
+            Some(_) if self.is_slice() => {
+                let hosts = self.slice_hosts();
+                let numbers = [
+                    ("initialNodes", self.initial_nodes),
+                    ("minNodes", self.min_nodes),
+                    ("maxNodes", self.nodes_max()),
+                ];
+                for (field, nodes) in numbers.into_iter().filter(|(_, nodes)| ![0, hosts].contains(nodes)) {
+                    let message = format!(
+                        "{nodes} is not 0 or {hosts}: the pool is one TPU slice of topology {topology}, which has {hosts} \
+                         machines and exists as a whole or not at all"
+                    );
+                    problem(field, message);
+                }
+            }
+            Some(_) => {}
+        }
+        problems
+    }
+
     /// Amounts that are no quantities.
     fn quantity_problems(&self) -> FieldProblems {
         let mut problems = FieldProblems::new();
@@ -482,7 +591,7 @@ impl NodePoolSpec {
         problems
     }
 
-    /// An impossible price, and names that are not zones.
+    /// An impossible price, names that are not zones, and an impossible supply.
     fn zone_problems(&self) -> FieldProblems {
         let mut problems = FieldProblems::new();
         let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
@@ -498,6 +607,10 @@ impl NodePoolSpec {
                 problem(&format!("zones[{i}]"), format!("{zone} is listed twice"));
             }
         }
+        if let Some(duration) = self.max_run_duration.filter(|duration| duration.0.is_zero()) {
+            problems.push(("maxRunDuration".into(), format!("{duration} is not more than 0s")));
+        }
+        problems.extend(self.supply.iter().flat_map(Supply::problems));
         problems
     }
 
@@ -512,6 +625,7 @@ impl NodePoolSpec {
         let given = [
             ("machineType", self.machine_type.is_some()),
             ("machine", self.machine.is_some()),
+            ("tpuTopology", self.tpu_topology.is_some()),
             ("initialNodes", self.initial_nodes != 0),
             ("minNodes", self.min_nodes != 0),
             ("maxNodes", self.max_nodes.is_some()),
@@ -521,6 +635,8 @@ impl NodePoolSpec {
             ("provisioning", self.provisioning != default.provisioning),
             ("reservation", self.reservation.is_some()),
             ("placementGroup", self.placement_group.is_some()),
+            ("supply", self.supply.is_some()),
+            ("maxRunDuration", self.max_run_duration.is_some()),
             ("autoprovisioned", self.autoprovisioned),
             ("startUpDelay", self.start_up_delay.is_some()),
             ("readyDelay", self.ready_delay.is_some()),
@@ -544,6 +660,18 @@ impl NodePoolSpec {
         }
         problems
     }
+}
+
+/// Number of chips of a TPU topology; `None` if the text is not a topology.
+fn chips_of(topology: &str) -> Option<i64> {
+    let mut chips: i64 = 1;
+    let mut dimensions = 0;
+    for part in topology.split('x') {
+        let size: i64 = part.parse().ok().filter(|size| *size > 0 && part.bytes().all(|c| c.is_ascii_digit()))?;
+        chips = chips.checked_mul(size).filter(|chips| *chips <= i64::from(NODES_MAX))?;
+        dimensions += 1;
+    }
+    matches!(dimensions, 2 | 3).then_some(chips)
 }
 
 /// The error in a pool's name, if there is one.

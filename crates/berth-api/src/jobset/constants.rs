@@ -13,11 +13,11 @@ pub const JOBSET_UID: &str = "jobset.sigs.k8s.io/jobset-uid";
 pub const REPLICATED_JOB_NAME: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 /// Label and annotation: number of its jobs.
 pub const REPLICATED_JOB_REPLICAS: &str = "jobset.sigs.k8s.io/replicatedjob-replicas";
-/// Label and annotation: attempt of the set the job belongs to.
+/// Label and annotation: restart attempt of the set that the job belongs to.
 pub const RESTARTS: &str = "jobset.sigs.k8s.io/restart-attempt";
-/// Label and annotation: attempt of the single job.
+/// Label and annotation: restart attempt of the single job.
 pub const JOB_RESTARTS: &str = "jobset.sigs.k8s.io/job-restart-attempt";
-/// Label and annotation: attempt of a pod restarted in place.
+/// Label and annotation: restart attempt of a pod that is restarted in place.
 pub const IN_PLACE_RESTART_ATTEMPT: &str = "jobset.sigs.k8s.io/in-place-restart-attempt";
 /// Label and annotation: number of jobs in the set.
 pub const GLOBAL_REPLICAS: &str = "jobset.sigs.k8s.io/global-replicas";
@@ -47,7 +47,7 @@ pub const NAMESPACED_JOB: &str = "alpha.jobset.sigs.k8s.io/namespaced-job";
 /// Taint, with the annotation above.
 pub const NO_SCHEDULE_TAINT: &str = "alpha.jobset.sigs.k8s.io/no-schedule";
 
-/// Condition: all jobs of the success policy completed.
+/// Condition: the jobs that the success policy requires have completed.
 pub const COMPLETED: &str = "Completed";
 /// Condition: the set failed.
 pub const FAILED: &str = "Failed";
@@ -79,5 +79,6 @@ pub const DEFAULT_FAILURE_POLICY: &str = "DefaultFailurePolicy";
 pub const FAILURE_POLICY_PREFIX: &str = "FailurePolicy_";
 /// Reason of `RestartingJobSet=False`.
 pub const JOBS_READY: &str = "JobsReady";
-/// Reason of the pod condition on followers in the wrong domain.
+/// Reason of the condition of a follower pod that is not in the topology domain of its job's leader
+/// pod.
 pub const EXCLUSIVE_PLACEMENT_VIOLATION: &str = "ExclusivePlacementViolation";

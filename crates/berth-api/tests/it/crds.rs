@@ -83,7 +83,7 @@ fn every_definition_is_complete_and_free_of_private_keywords() {
 }
 
 #[test]
-fn every_field_of_berths_own_types_is_described() {
+fn every_field_of_kueues_kinds_is_described() {
     fn visit(path: &str, schema: &Value, bare: &mut Vec<String>) {
         let properties = schema["properties"].as_object().into_iter().flatten();
         for (name, property) in properties {
@@ -183,7 +183,7 @@ fn schema_facts(facts: &mut Facts, prefix: &str, path: &str, schema: &Value) {
     }
 }
 
-/// 1 and 1.0 are the same bound.
+/// A number as an integer if it is one, because 1 and 1.0 are the same bound.
 fn number(value: &Value) -> Value {
     match value.as_f64() {
         Some(float) if float.fract() == 0.0 => (float as i64).into(),

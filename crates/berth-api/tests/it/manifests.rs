@@ -155,7 +155,7 @@ fn missing(path: &str, before: &Value, after: &Value, lost: &mut Vec<String>) {
     }
 }
 
-/// Times are written with whole seconds.
+/// True if two times are in the same second: times are written with whole seconds.
 fn same_second(before: &str, after: &str) -> bool {
     before.len() > 19 && after.len() == 20 && before[..19] == after[..19]
 }

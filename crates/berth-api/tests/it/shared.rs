@@ -1,4 +1,4 @@
-//! Locates test material beside the repository, if it exists.
+//! Locates test material next to the repository, if it exists.
 
 use std::path::{Path, PathBuf};
 

@@ -26,7 +26,7 @@ impl Comparison {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
-    /// The comparison without the fields of `set` and everything below them.
+    /// The comparison without `fields` and everything below them.
     #[must_use]
     pub fn excluding(&self, fields: &Set) -> Comparison {
         Comparison {

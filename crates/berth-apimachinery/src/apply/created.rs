@@ -58,7 +58,7 @@ impl<'a> Without<'a> {
     }
 }
 
-/// Appends `{...}` for a value; `itself` says whether the value is a member. Returns true if it has
+/// Appends `{...}` for a value; `itself` is true if the value is a member. Returns true if it has
 /// members below it.
 fn put(
     types: &Types,

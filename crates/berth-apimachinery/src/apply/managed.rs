@@ -15,7 +15,8 @@ use crate::managed_text;
 use crate::packed;
 use crate::status::{Cause, Status};
 
-/// Maximum number of update entries that an object keeps; older entries are merged into one.
+/// Maximum number of update entries that an object keeps. Older entries of a version are merged
+/// into one.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
 /// Manager of the entry that older update entries are merged into.
 pub const ANCIENT_CHANGES: &str = "ancient-changes";
@@ -97,7 +98,7 @@ impl Identity {
 pub struct Managed {
     /// Owned fields of each manager, by [`Identity::key`].
     pub managers: Managers,
-    /// Time of the last change of each entry, by [`Identity::key`].
+    /// Time of the last change to each entry, by [`Identity::key`].
     pub times: BTreeMap<String, String>,
 }
 

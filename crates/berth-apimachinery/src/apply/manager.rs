@@ -177,8 +177,8 @@ impl FieldManager {
             }
             return;
         }
-        // A reset list stays empty until the first apply; so does that of an object older than
-        // field ownership.
+        // A reset list stays empty until the first apply. The list of an object that is older than
+        // field ownership does too.
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
@@ -410,7 +410,7 @@ impl FieldManager {
                 managers.remove(&key);
             }
         }
-        // The time is that of the last change of the entry or the object; a repeated apply keeps
+        // The time is that of the last change to the entry or the object; a repeated apply keeps
         // it.
         if object.is_some() || before.map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
             times.insert(key, write.now.to_owned());
@@ -438,9 +438,10 @@ impl FieldManager {
     }
 }
 
-/// Fields that updates of a kind never own: the identity of objects, and the containers at these
-/// paths. Such a container exists from creation and has no owner; its fields are owned as usual.
-/// Upstream, a new object is compared with an empty object that already has these containers.
+/// Fields that updates of a kind never own: the identity of objects, and the containers at the
+/// paths `always_there`. Such a container exists from creation and has no owner; its fields are
+/// owned as usual. Upstream, a new object is compared with an empty object that already has these
+/// containers.
 pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     if always_there.is_empty() {
         return NEVER_OWNED.clone();
@@ -530,8 +531,8 @@ fn status_of(error: ApplyError, managed: &Managed, applied: &Value, gvk: &GroupV
     }
 }
 
-/// The fields of an object that one manager applied, with name and namespace: a configuration it
-/// could apply again.
+/// The fields of an object that one manager applied, as a configuration without name and namespace.
+/// `None` if the manager has applied nothing.
 pub fn extract_applied(
     types: &Types,
     root: &TypeRef,
@@ -551,8 +552,8 @@ pub fn extract_applied(
     Ok(Some(extract(types, root, object, &owned.set.leaves(), false)?))
 }
 
-/// The manager's name: the client's `fieldManager`, else the first word of its user agent, cut to
-/// the allowed length.
+/// The manager's name: the client's `fieldManager`, else its user agent up to the first `/` or
+/// control character, cut to the allowed length.
 pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     if !field_manager.is_empty() {
         return field_manager.to_owned();
@@ -561,7 +562,7 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     let mut end = 0;
     for (at, c) in name.char_indices() {
         let next = at + c.len_utf8();
-        // The first unprintable character ends the name.
+        // The first control character ends the name.
         if next > FIELD_MANAGER_BYTES_MAX || c.is_control() {
             break;
         }

@@ -101,7 +101,8 @@ fn put(
     Ok(())
 }
 
-/// Maps without declared fields have no granularity that a schema change could alter.
+/// True if a map has no declared fields and entries of any type. Such a map has no granularity that
+/// a schema change could alter.
 fn is_deduced(map: &MapType) -> bool {
     map.fields.is_empty() && map.element == Some(TypeRef::Named(DEDUCED.to_owned(), None))
 }

@@ -71,7 +71,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// The remainder of an entry or item; `None` if nothing remains.
+    /// The remainder of an entry or item; `None` if it is removed as a whole.
     fn part(
         &self,
         type_ref: &TypeRef,

@@ -1,9 +1,9 @@
 //! Sets of paths to fields, and their compact form `fieldsV1`.
 //!
-//! A set is a tree: each node says whether it is a member and which nodes are below it. A node that
-//! neither is a member nor has members below it does not exist, so two sets are equal exactly if
-//! their trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a manager's
-//! set unchanged.
+//! A set is a tree: each node records whether it is a member, and which nodes are below it. A node
+//! that neither is a member nor has members below it does not exist, so two sets are equal exactly
+//! if their trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a
+//! manager's set unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -516,14 +516,14 @@ struct Generations {
     old: HashMap<Box<str>, Set>,
 }
 
-/// Sets per generation. A full generation becomes the old one; sets that are not read again are
-/// dropped with it.
+/// Maximum number of sets of a generation. A full young generation replaces the old one; the sets
+/// of the old one that were not read again are dropped.
 const GENERATION_MAX: usize = 512;
-/// Longer texts are not cached: they belong to single objects.
+/// Maximum length of a cached text, in bytes. A longer text usually belongs to one object only.
 const REMEMBERED_BYTES_MAX: usize = 8 * 1024;
 
 impl ReadSets {
-    /// [`Set::from_fields_v1_text`].
+    /// Reads a set as [`Set::from_fields_v1_text`] does, through the cache.
     pub(super) fn read(&self, text: &str) -> Result<Set, PathError> {
         let mut generations = self.0.lock();
         if let Some(set) = generations.young.get(text) {

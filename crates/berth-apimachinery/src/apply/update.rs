@@ -170,8 +170,8 @@ impl Updater<'_> {
         self.versions.typing(version).map_err(|error| failed(error, version))
     }
 
-    /// Returns `None` if the version is no longer served. Does not copy an object that already has
-    /// the version.
+    /// Converts the object to a version. Returns `None` if the version is no longer served. Does
+    /// not copy an object that already has the version.
     fn convert<'v>(&self, object: Versioned<'v>, to: &str) -> Result<Option<Cow<'v, Value>>, ApplyError> {
         if object.version == to {
             return Ok(Some(Cow::Borrowed(object.object)));

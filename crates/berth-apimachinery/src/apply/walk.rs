@@ -8,7 +8,7 @@ use super::path::{PathElement, path_text};
 use super::set::Set;
 use super::types::{Atom, List, MapType, Relationship, Scalar, TypeRef, Types};
 
-/// A value does not match its type.
+/// The error for a value that does not match its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", fault_text(.faults))]
 pub struct TypeError {
@@ -178,8 +178,8 @@ pub(super) fn check_scalar(scalar: Scalar, value: &Value, path: &[PathElement]) 
 }
 
 /// The set of fields of a value. Scalars and atomic containers are one field. The parts of granular
-/// containers are fields; the container itself is one only if it is a map entry or list item, or
-/// empty.
+/// containers are fields; the container itself is one only if it is a list item, an entry that the
+/// type does not declare, null, or an empty map.
 pub fn to_set(types: &Types, type_ref: &TypeRef, value: &Value) -> Result<Set, TypeError> {
     let mut path = Vec::new();
     Ok(collect(types, type_ref, value, &mut path)?.below)

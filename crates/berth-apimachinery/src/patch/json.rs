@@ -1,13 +1,15 @@
 //! JSON patch (RFC 6902) as the Kubernetes API serves it.
 //!
-//! Two deviations from the RFC, on which clients rely: a negative array index counts from the end,
-//! and `replace` of a missing map member adds it.
+//! Three deviations from the RFC, on which clients rely: a negative array index counts from the
+//! end, `replace` of a missing map member adds it, and `test` considers a missing value equal to
+//! null.
 
 use serde_json::Value;
 
 use super::{JSON_PATCH_OPERATIONS_MAX, PatchError};
 
-/// Maximum number of bytes that all copies of one patch may add: the size limit of a request body.
+/// Maximum number of bytes that all operations `copy` and `move` of one patch may copy: the size
+/// limit of a request body.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// One step of a patch.
@@ -64,7 +66,7 @@ fn kind(value: &Value) -> &'static str {
     crate::schema::json_type(value)
 }
 
-/// Applies a patch. The target is only changed if every operation succeeds.
+/// Applies a patch and returns the patched document. Fails if any operation fails.
 pub fn apply_json(target: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = parse_json(patch)?;
     let mut document = target.clone();

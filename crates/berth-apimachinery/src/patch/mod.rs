@@ -1,7 +1,8 @@
 //! Patches: JSON patch, JSON merge patch, strategic merge patch, and how clients compute them.
 //!
-//! The server applies patches. `kubectl apply` and `edit` compute them (two-way and three-way);
-//! Berth's command line uses that half, and the two directions define each other.
+//! The server applies patches. `kubectl apply` and `kubectl edit` compute them (two-way and
+//! three-way), as does Berth's command line. A computed patch is correct if the server, when it
+//! applies the patch, gets the wanted object.
 
 mod json;
 mod merge;

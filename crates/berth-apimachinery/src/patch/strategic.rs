@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that merges lists by key where the schema says so.
+//! Strategic merge patch: a merge patch that merges lists by key if the schema requires it.
 //!
 //! The schema defines the strategy per field (`x-kubernetes-patch-strategy`,
 //! `x-kubernetes-patch-merge-key`); directives in the patch (`$patch`, `$retainKeys`,
@@ -32,11 +32,11 @@ pub fn apply_strategic(target: &Value, patch: &Value, schema: &Schema) -> Result
 pub(super) struct Strategy<'a> {
     /// The schema of the field (for a list, of its items).
     pub schema: Option<&'a Schema>,
-    /// The field is replaced as a whole.
+    /// True if the field is replaced as a whole.
     pub replace: bool,
-    /// The field is a list that merges.
+    /// True if the field is a list that merges.
     pub merge: bool,
-    /// The field is a map whose patches list the keys to retain.
+    /// True if the field is a map whose patches list the keys to retain.
     pub retain_keys: bool,
     /// The field that identifies items of a merging list; empty for lists of scalars.
     pub merge_key: &'a str,

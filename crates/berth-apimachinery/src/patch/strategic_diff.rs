@@ -18,7 +18,7 @@ pub fn two_way_strategic(original: &Value, modified: &Value, schema: &Schema) ->
 }
 
 /// The patch of a client that last wrote `original`, now wants `modified`, and finds `current`.
-/// Without `overwrite`, a different change of the same field by another client is an error.
+/// Without `overwrite`, a different change to the same field by another client is an error.
 pub fn three_way_strategic(
     original: &Value,
     modified: &Value,

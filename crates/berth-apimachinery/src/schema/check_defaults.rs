@@ -24,8 +24,9 @@ struct Checker {
 }
 
 impl Checker {
-    /// `resource` is the path from the innermost enclosing resource to this node, while it stays
-    /// within type and metadata.
+    /// Checks the defaults of a node and of the nodes below it. `resource` is the path from the
+    /// enclosing resource to this node; `None` outside the resource's apiVersion, kind and
+    /// metadata.
     fn node(&mut self, node: &Schema, resource: Option<Vec<&str>>, path: &Path<'_>) {
         if let Some(default) = &node.default {
             let at = path.child("default");
@@ -70,8 +71,8 @@ impl Checker {
         }
     }
 
-    /// Validates a default inside the type or metadata of a resource by the resource that it would
-    /// create.
+    /// Validates a default inside the apiVersion, kind or metadata of a resource: validates the
+    /// resource that the default would create.
     fn meta_default(&mut self, node: &Schema, default: &Value, way: &[&str], at: &Path<'_>) {
         let mut object = way.iter().rev().fold(default.clone(), |value, name| {
             let mut map = Map::new();

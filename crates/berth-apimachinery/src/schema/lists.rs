@@ -118,7 +118,7 @@ fn keys_of(item: &Map<String, Value>, list: &Schema) -> Value {
     Value::Object(keys)
 }
 
-/// Reports each repeated identity once per change to it: a third copy in a row is not reported.
+/// Reports each repeated identity once, at the second item that has it.
 fn distinct(list: &[Value], path: &Path<'_>, errors: &mut Vec<Error>, identity: impl Fn(&Value) -> Option<Value>) {
     if list.len() < 2 {
         return;

@@ -219,7 +219,8 @@ pub struct Schema {
     pub embedded_resource: bool,
     /// `x-kubernetes-int-or-string`.
     pub int_or_string: bool,
-    /// The definition is `resource.Quantity`: numbers are accepted and strings are made canonical.
+    /// True if the definition is `resource.Quantity`: numbers are accepted and strings are made
+    /// canonical.
     pub quantity: bool,
     /// True if a field of a built-in kind is omitted when its value is false, zero or empty,
     /// because its Go type is a plain value with `omitempty`.
@@ -311,7 +312,8 @@ fn is_unwanted_null(value: &Value, schema: &Schema) -> bool {
 }
 
 impl Schema {
-    /// The next target of a reference, or an empty schema.
+    /// The node itself or, if it is a reference, the target of the reference. An unlinked reference
+    /// has an empty target.
     pub(crate) fn target_or_empty(&self) -> &Schema {
         static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
         match &self.reference {

@@ -150,7 +150,7 @@ impl Parser {
     }
 }
 
-/// Notes what a schema and those below it have.
+/// Sets the fields of a schema that summarize it and the schemas below it, such as `has_rules`.
 fn summarize(schema: &mut Schema) {
     let children = || {
         let additional = match &schema.additional_properties {
@@ -160,7 +160,8 @@ fn summarize(schema: &mut Schema) {
         schema.properties.values().chain(&schema.items).chain(additional)
     };
     let has_rules = children().any(|child| child.has_rules);
-    // The target of a reference is not known yet. Assume that it has all of them.
+    // The target of a reference is not known yet. Assume that it has defaults, embedded resources,
+    // and sets or keyed lists.
     let has_defaults =
         children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
     let is_reference = schema.reference.is_some();

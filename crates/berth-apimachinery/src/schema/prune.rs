@@ -29,7 +29,7 @@ impl Schema {
     }
 }
 
-/// Prunes values without a schema: every field is unknown.
+/// The walk that prunes a value. In a value without a schema, every field is unknown.
 pub(super) struct Pruner {
     path: String,
     unknown: Vec<String>,
@@ -55,7 +55,7 @@ impl Pruner {
                     }
                 }
                 for name in dropped {
-                    // apiVersion, kind and metadata of the root object are always known.
+                    // apiVersion, kind and metadata of the root value are removed without a report.
                     if !(self.path.is_empty() && is_meta_field(&name)) {
                         self.below_name(&name, Pruner::report);
                     }
@@ -122,7 +122,8 @@ impl Pruner {
     }
 }
 
-/// `None` for an unknown entry; `Some(None)` for a known entry without a schema.
+/// The schema of a map entry: `None` for an unknown entry, `Some(None)` for a known entry without a
+/// schema.
 fn known_entry<'a>(node: &'a Schema, name: &str) -> Option<Option<&'a Schema>> {
     match (node.properties.get(name), &node.additional_properties) {
         (Some(property), _) => Some(Some(property)),

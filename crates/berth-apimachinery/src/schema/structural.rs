@@ -18,19 +18,20 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 /// a check.
 #[derive(Clone, Copy, Debug)]
 pub struct StructuralOptions {
-    /// The schema must be structural.
+    /// True if the schema must be structural.
     pub structural: bool,
-    /// Types must be among the known ones.
+    /// True if types must be among the known ones.
     pub valid_types: bool,
-    /// Patterns must be regular expressions.
+    /// True if patterns must be regular expressions.
     pub valid_patterns: bool,
-    /// Items of sets must be atomic.
+    /// True if items of sets must be atomic.
     pub atomic_sets: bool,
-    /// Keys of keyed lists must be required or have a default; items of sets must not be null.
+    /// True if keys of keyed lists must be required or have a default; items of sets must not be
+    /// null.
     pub map_keys: bool,
-    /// Defaults may be given.
+    /// True if defaults may be given.
     pub defaults: bool,
-    /// The version has a status subresource.
+    /// True if the version has a status subresource.
     pub status_subresource: bool,
 }
 
@@ -50,11 +51,12 @@ impl StructuralOptions {
 /// Exceptions that the structural check allows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exceptions {
-    /// Inside value validations properties may be completed by additional entries of the structure.
+    /// True if value validations may mention a property that the structure allows only by
+    /// `additionalProperties`.
     pub properties_by_additional: bool,
-    /// `additionalProperties` may occur inside value validations.
+    /// True if `additionalProperties` may occur inside value validations.
     pub nested_additional_properties: bool,
-    /// `x-kubernetes-validations` may occur inside value validations.
+    /// True if `x-kubernetes-validations` may occur inside value validations.
     pub nested_rules: bool,
 }
 

@@ -216,7 +216,8 @@ fn text(schema: &Schema, node: &Schema, text: &mut String, place: Place<'_>) -> 
             let is_micros = text.as_bytes().get(19) == Some(&b'.') && digits == 6;
             let shaped = text.as_bytes().get(10) == Some(&b'T') && text.len() >= 20 && (is_micros || !is_micro);
             let time = text.parse::<jiff::Timestamp>().ok().filter(|_| shaped);
-            let time = time.ok_or_else(|| format!("{}: parsing time {text:?} as {layout:?}: it is none", place.at))?;
+            let time =
+                time.ok_or_else(|| format!("{}: parsing time {text:?} as {layout:?}: it does not match", place.at))?;
             let canonical = time.strftime(format).to_string();
             if *text != canonical {
                 *text = canonical;

@@ -347,7 +347,7 @@ fn must_be(at: &Trail<'_>, wanted: impl Display, actual: &str) -> String {
     format!("{at} in body must be of type {wanted}: {}", quote(actual))
 }
 
-/// Whether a number can be held by the type and format.
+/// True if a number can be held by the type and format.
 fn in_range(number: &Number, named: Type, format: &str) -> bool {
     let float = number.as_f64().unwrap_or_default();
     match (named, format) {

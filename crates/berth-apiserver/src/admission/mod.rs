@@ -80,7 +80,7 @@ pub struct AdmissionRequest<'a> {
     pub old_object: Option<Arc<Value>>,
     /// The user that sent the request.
     pub user: &'a UserInfo,
-    /// Whether this is a dry run, which stores nothing.
+    /// True if this is a dry run, which stores nothing.
     pub dry_run: bool,
     /// Options of the request, which admission reviews repeat.
     pub(crate) options: &'a Options,
@@ -248,10 +248,16 @@ pub(crate) fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
     Status::forbidden(&resource, &name, why)
 }
 
-/// Whether the request creates a pod.
+/// True if the request creates a pod.
 pub(crate) fn is_pod_create(request: &AdmissionRequest<'_>) -> bool {
-    request.operation == Operation::Create
-        && request.group.is_empty()
-        && request.resource == "pods"
-        && request.subresource.is_empty()
+    request.operation == Operation::Create && is_of_pod(request)
+}
+
+/// Whether the request creates or updates a pod.
+pub(crate) fn is_pod_write(request: &AdmissionRequest<'_>) -> bool {
+    matches!(request.operation, Operation::Create | Operation::Update) && is_of_pod(request)
+}
+
+fn is_of_pod(request: &AdmissionRequest<'_>) -> bool {
+    request.group.is_empty() && request.resource == "pods" && request.subresource.is_empty()
 }

@@ -108,7 +108,8 @@ fn find(request: &AdmissionRequest<'_>, name: &str) -> Option<Class> {
 }
 
 fn global_default(request: &AdmissionRequest<'_>) -> Class {
-    // Of several defaults (two servers, one store) the lowest applies, as upstream.
+    // Two servers with one store can create several default classes. The one with the lowest
+    // priority applies, as upstream.
     classes(request)
         .iter()
         .filter(|class| class["globalDefault"] == true)

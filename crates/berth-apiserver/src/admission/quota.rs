@@ -1,18 +1,18 @@
 //! ResourceQuota: rejects objects that exceed the quotas of their namespace.
 //!
-//! The used amounts are stored in each quota's status. A create charges them there first, guarded
-//! by the quota's revision, so that of two concurrent creates only those that fit together
-//! succeed. Deletion and completion release what the object used. A new or changed quota is
-//! recounted, as are all quotas when the server starts.
+//! The used amounts are stored in each quota's status. A create first adds the object's amounts
+//! there. The quota's revision guards this write, so that of two concurrent creates only those that
+//! fit together succeed. Deletion and completion release what the object used. A new or changed
+//! quota is recounted, as are all quotas when the server starts.
 //!
 //! A charge for a write that fails afterwards is released at once. If that release cannot be
 //! written, the next recount repairs it; until then the quota reports more usage than there is.
 //!
-//! It never reports less. A recount would miss objects that are charged but not stored yet, and
-//! those that are deleted but not released yet. So every write that changes usage holds the
-//! namespace's [`Turn`] from before its charge until its last follow-up, and a recount waits until
-//! no write holds it. Writes in namespaces without a quota hold the turn too, because the first
-//! quota may be created before they end.
+//! A quota never reports less usage than there is. A recount would miss objects that are charged
+//! but not stored yet, and those that are deleted but not released yet. So every write that changes
+//! usage holds the namespace's [`Turn`] from before its charge until its last follow-up, and a
+//! recount waits until no write holds it. Writes in namespaces without a quota hold the turn too,
+//! because the first quota may be created before they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,8 @@ use crate::state::{State, unwritten};
 const QUEUE: &str = "system:quotas";
 /// Plural name of quotas.
 const PLURAL: &str = "resourcequotas";
-/// Attempts to charge a quota that concurrent writes change.
+/// Maximum number of attempts to charge a quota that concurrent writes change, and to update a
+/// quota while the store's queue is full.
 const ATTEMPTS: usize = 16;
 
 /// The quotas of all namespaces. The names of namespaces with quotas are cached, because every
@@ -68,14 +69,14 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "dropping it is what ends th
 /// The charge of a write, and its turn. Held until the write is stored and its follow-ups are
 /// done, or until the charge is released.
 pub(crate) struct Charge {
-    /// Whether the charge must be [released](Quotas::released) when the write fails.
+    /// True if the charge must be [released](Quotas::released) when the write fails.
     pub(crate) is_charged: bool,
     turn: Option<Turn>,
 }
 
 impl Charge {
-    /// Ends the turn if the write was of a quota: its recount waits for all turns, and the write
-    /// itself changes no usage.
+    /// Ends the turn if the written object is a quota: its recount waits for all turns, and the
+    /// write itself changes no usage.
     pub(crate) fn end_for_count(&mut self, row: &ResourceInfo) {
         if is_about(row) {
             self.turn = None;
@@ -83,7 +84,7 @@ impl Charge {
     }
 }
 
-/// Whether `row` is ResourceQuotas.
+/// True if `row` is ResourceQuotas.
 pub(super) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == PLURAL
 }
@@ -137,7 +138,7 @@ impl Quotas {
         }
     }
 
-    /// Whether a write in a namespace, of this subresource, is charged to quotas.
+    /// True if a write in a namespace, of this subresource, is charged to quotas.
     fn covers(&self, namespace: &str, subresource: &str) -> bool {
         matches!(subresource, "" | "resize") && self.has(namespace)
     }
@@ -205,8 +206,8 @@ impl Quotas {
         }
     }
 
-    /// Recounts one quota that is new or whose limits changed. Waits for all writes that hold the
-    /// namespace's [`Turn`]; later writes wait for it.
+    /// Recounts one quota. Waits for all writes that hold the namespace's [`Turn`]; later writes
+    /// wait for the recount.
     pub(crate) async fn recount(&self, namespace: &str, name: &str) {
         let lock = self.lock_of(namespace);
         let _alone = lock.write().await;
@@ -407,9 +408,9 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
 }
 
 /// Writes the used amounts that `use_of` returns, unless the status has them already. Retries after
-/// every conflicting write, as each conflict means that another write succeeded. Retries
-/// [`ATTEMPTS`] times when the store's queue is full, then in [`QUEUE`]. Writes in the queue
-/// `queue`, or in that of the user.
+/// every conflicting write, as each conflict means that another write succeeded. The first write is
+/// in the store's queue `queue`, or in that of the user. If this queue is full, the next writes are
+/// in [`QUEUE`], until [`ATTEMPTS`] of them were rejected.
 async fn rewrite(
     state: &State,
     mut record: Arc<Record>,

@@ -29,7 +29,8 @@ impl KindHook for QuotaHook {
         self.0.recount(meta::namespace(object), meta::name(object)).boxed()
     }
 
-    /// Objects deleted while the server was down have not released their quota.
+    /// Recounts all quotas: after a crash between a deletion and the release of its quota, the used
+    /// amounts are too high.
     fn repair<'a>(&'a self, _requests: &'a dyn OwnRequests) -> BoxFuture<'a, ()> {
         self.0.recount_all().boxed()
     }

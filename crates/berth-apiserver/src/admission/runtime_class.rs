@@ -51,7 +51,7 @@ impl AdmissionPlugin for RuntimeClass {
     }
 }
 
-/// The RuntimeClass that the pod names; `None` if it names none.
+/// The RuntimeClass of the pod, if the pod names one.
 fn find(request: &AdmissionRequest<'_>) -> Result<Option<Arc<Value>>, Status> {
     let name = request.object.as_ref().and_then(|pod| pod["spec"]["runtimeClassName"].as_str()).unwrap_or_default();
     if name.is_empty() {
@@ -78,7 +78,8 @@ fn are_equal(a: &Value, b: &Value) -> bool {
     a.len() == b.len() && a.iter().all(|(name, amount)| b.get(name).is_some_and(|other| is_same(amount, other)))
 }
 
-/// Sets the overhead, node selector and tolerations of the class. Returns why that is impossible.
+/// Sets the overhead, node selector and tolerations of the class. The error is the reason why that
+/// is impossible.
 fn take_over(spec: &mut Map<String, Value>, class: &Value) -> Result<(), String> {
     let overhead = &class["overhead"]["podFixed"];
     if is_set(overhead) {

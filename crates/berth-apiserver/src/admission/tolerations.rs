@@ -1,10 +1,11 @@
 //! Default tolerations of pods: for a limited time on a failing node, and for nodes that are
-//! tainted for a device that the pod requests.
+//! tainted for a device that the pod requests. An update that leaves them out gets them again,
+//! because a pod's tolerations cannot be removed.
 
 use berth_apimachinery::status::Status;
 use serde_json::{Value, json};
 
-use super::{AdmissionPlugin, AdmissionRequest, is_pod_create};
+use super::{AdmissionPlugin, AdmissionRequest, is_pod_write};
 use crate::strategy;
 
 /// Seconds that a pod stays on a node that is not ready or unreachable.
@@ -19,7 +20,7 @@ impl AdmissionPlugin for DefaultTolerationSeconds {
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        if !is_pod_create(request) {
+        if !is_pod_write(request) {
             return Ok(());
         }
         let Some(object) = &mut request.object else { return Ok(()) };
@@ -48,7 +49,7 @@ impl AdmissionPlugin for ExtendedResourceToleration {
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        if !is_pod_create(request) {
+        if !is_pod_write(request) {
             return Ok(());
         }
         let Some(object) = &mut request.object else { return Ok(()) };

@@ -37,8 +37,8 @@ struct LastCheck {
 
 impl Services {
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
-    /// Service or its endpoints change. Runs until dropped. Started with the listener, not in
-    /// virtual time.
+    /// Service or its endpoints change. Runs until dropped. It is started with the listener, and
+    /// not in virtual time.
     pub(crate) async fn follow(&self) {
         let mut checks: BTreeMap<String, LastCheck> = BTreeMap::new();
         loop {

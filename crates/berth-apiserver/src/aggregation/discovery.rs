@@ -19,7 +19,7 @@ pub(crate) fn version(services: &Services, remote: &Remote) -> Value {
 /// Resources of an APIResourceList in the aggregated form, each with its subresources. Only strings
 /// and lists of strings are copied from other servers: clients decode all groups as one document,
 /// and one invalid group would make them reject it. A resource that has only subresources gets no
-/// kind of its own, as from a real server: clients do not treat it as a resource.
+/// kind of its own, as in kube-apiserver's discovery: clients do not treat it as a resource.
 pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Value> {
     let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
     let texts = |list: &Value| -> Vec<Value> {

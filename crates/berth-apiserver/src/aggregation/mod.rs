@@ -1,6 +1,7 @@
 //! API groups of aggregated API servers: an APIService names the Service that serves a group's
-//! version. Its requests are authorized here. They are forwarded with a certificate that identifies
-//! this server and with headers that name the user. Discovery includes its resources.
+//! version. Requests for that version are authorized here. They are forwarded with a certificate
+//! that identifies this server and with headers that name the user. Discovery includes the
+//! version's resources.
 //!
 //! Requests for built-in kinds are never forwarded. An APIService without a Service means that this
 //! server serves the group. A Kubernetes cluster has one for every version; here such objects are
@@ -96,7 +97,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// The stored APIServices. `front_proxy` authenticates this server to theirs.
+    /// The stored APIServices. `front_proxy` authenticates this server to their servers.
     pub(crate) fn new(state: Arc<State>, front_proxy: Option<FrontProxy>) -> Services {
         Services { state, front_proxy, remotes: RwLock::default(), resources: RwLock::default() }
     }

@@ -19,8 +19,8 @@ use crate::{Body, Objects, UserInfo};
 /// a watch.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Headers that are not forwarded. Most concern one connection or hop. With `Accept-Encoding`, the
-/// response would be compressed twice.
+/// Headers that are forwarded in neither direction. Most concern one connection or hop. With
+/// `Accept-Encoding`, the response would be compressed twice.
 const OWN_HEADERS: [HeaderName; 9] = [
     header::CONNECTION,
     header::TE,
@@ -69,7 +69,7 @@ pub(crate) async fn forward(
     }
 }
 
-/// Sends a request over a new connection. The error says why there is no response.
+/// Sends a request over a new connection. The error is the reason if there is no response.
 pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<'_>) -> Result<Response<Body>, String> {
     let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);
@@ -79,7 +79,7 @@ pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<
     // Drives the connection until the response body has been read or dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection to an aggregated API server");
+            tracing::debug!(%error, "a connection to an aggregated API server failed");
         }
     });
     let separator = if request.query.is_empty() { "" } else { "?" };

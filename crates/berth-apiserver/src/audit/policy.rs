@@ -92,7 +92,7 @@ pub struct Decision {
     pub level: Level,
     /// Stages that are not recorded.
     pub omit_stages: Vec<Stage>,
-    /// Whether `managedFields` are omitted from recorded objects.
+    /// True if `managedFields` are omitted from recorded objects.
     pub omit_managed_fields: bool,
 }
 
@@ -202,7 +202,7 @@ impl Policy {
     /// Decodes a policy strictly. A misspelled field could otherwise leave requests unrecorded.
     ///
     /// # Errors
-    /// All unknown fields and fields of the wrong type, and a policy without rules.
+    /// All unknown fields and invalid values, or a policy without rules.
     pub fn from_value(policy: &Value) -> Result<Policy, Vec<Error>> {
         let mut errors = Vec::new();
         let root = Path::root();

@@ -79,7 +79,7 @@ impl Authenticator {
     }
 
     /// Authenticates a request by its connection's certificate, else by bearer token. Removes the
-    /// `Authorization` header once it was accepted. A request without credentials becomes
+    /// `Authorization` header of an authenticated request. A request without credentials becomes
     /// `system:anonymous` on the public paths only.
     pub fn authenticate(
         &self,

@@ -13,8 +13,8 @@ const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const READ: &str = "get list watch";
 const WRITE: &str = "create delete deletecollection patch update";
 
-/// Resources that `view` may read, besides those that `edit` may write. Secrets are excluded: a
-/// reader could act as their service accounts.
+/// Resources that `view` may read. Secrets are excluded: a reader could act as their service
+/// accounts.
 const VIEW: &[(&str, &str)] = &[
     (
         "",
@@ -54,8 +54,8 @@ const EDIT: &[(&str, &str)] = &[
     ("resource.k8s.io", "resourceclaims resourceclaimtemplates"),
 ];
 
-/// The default ClusterRoles and ClusterRoleBindings, which are created if missing. Users may change
-/// them afterwards.
+/// The default roles and bindings. At each start, missing ones are created, and missing rules and
+/// subjects are added ([`super::reconcile`]).
 pub fn objects() -> Vec<Value> {
     let mut objects = roles();
     objects.push(authentication_reader());

@@ -72,7 +72,7 @@ fn check_role(request: &AdmissionRequest<'_>, role: &Value) -> Result<(), Status
     Ok(())
 }
 
-/// Whether an update changes only fields that the garbage collector must change to delete an
+/// True if an update changes only fields that the garbage collector must change to delete an
 /// object. Every other change is a grant: a label can aggregate unchanged rules into a role that
 /// other users have.
 fn is_left_to_the_collector(request: &AdmissionRequest<'_>, object: &Value) -> bool {

@@ -108,7 +108,7 @@ pub fn apply(
     Ok(UserInfo { name, uid, groups, extra })
 }
 
-/// A key of extras, encoded for use in a header's name; [`decode_key`] reverses it.
+/// A key of extras, encoded for use in a header's name. [`decode_key`] decodes it, in lower case.
 pub(super) fn encode_key(key: &str) -> String {
     let mut encoded = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -124,7 +124,8 @@ pub(super) fn encode_key(key: &str) -> String {
     encoded
 }
 
-/// Decodes a percent-encoded key of extras. An invalid encoding is returned unchanged.
+/// Decodes a percent-encoded key of extras and converts it to lower case. A key with an invalid
+/// encoding is only converted.
 pub(super) fn decode_key(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

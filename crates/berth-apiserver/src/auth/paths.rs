@@ -39,7 +39,7 @@ impl AllowedPaths {
         &HEALTH
     }
 
-    /// Whether `path` is allowed.
+    /// True if `path` is allowed.
     pub fn allows(&self, path: &str) -> bool {
         let bare = path.strip_prefix('/').unwrap_or(path);
         self.exact.contains(bare) || self.prefixes.iter().any(|prefix| bare.starts_with(prefix))

@@ -29,7 +29,7 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// Names of objects; empty for all.
     pub resource_names: Vec<String>,
-    /// Paths; one with `*` at the end includes all paths below it.
+    /// Paths; one with `*` at the end includes all paths that begin with the part before `*`.
     pub non_resource_urls: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Rule {
         }
     }
 
-    /// The rule as roles and reviews have it.
+    /// The rule in the format of roles and reviews.
     pub fn to_value(&self) -> Value {
         let mut out = Map::new();
         for (field, list) in [
@@ -66,7 +66,7 @@ impl Rule {
         Value::Object(out)
     }
 
-    /// Whether the rule allows the request.
+    /// True if the rule allows the request.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         if !has(&self.verbs, attributes.verb) {
             return false;
@@ -121,7 +121,7 @@ impl Rule {
         simple
     }
 
-    /// Whether this rule alone allows everything that `requested` (a split rule) allows.
+    /// True if this rule alone allows everything that `requested` (a split rule) allows.
     fn covers(&self, requested: &Rule) -> bool {
         let all = |own: &[String], wanted: &[String]| {
             own.iter().any(|item| item == "*") || wanted.iter().all(|item| own.contains(item))
@@ -145,7 +145,7 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
-/// Whether a rule's path allows a request for `path`.
+/// True if a rule's path allows a request for `path`.
 fn path_matches(rule: &str, path: &str) -> bool {
     match rule.strip_suffix('*') {
         Some(_) if rule == "*" => true,
@@ -154,7 +154,7 @@ fn path_matches(rule: &str, path: &str) -> bool {
     }
 }
 
-/// Whether the path (pattern) `owner` allows everything that `requested` does.
+/// True if the path (pattern) `owner` allows everything that `requested` does.
 pub fn url_covers(owner: &str, requested: &str) -> bool {
     owner == "*"
         || owner == requested
@@ -246,7 +246,8 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether the user is the subject of a binding in `namespace` (empty: of the cluster).
+/// True if `subject`, of a binding in `namespace` (empty: of the cluster), is the user or a group
+/// of the user.
 pub fn applies_to(user: &UserInfo, subject: &Value, namespace: &str) -> bool {
     Subject::from_value(subject).is(user, namespace)
 }

@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 
 use super::rbac::{Rule, uncovered};
 
-/// Annotation; `false` opts a default object out of updates.
+/// Annotation; a default object is updated only if it is `true`.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Whether a stored object may be updated.
+/// True if a stored object may be updated.
 pub fn is_wanted(stored: &Value) -> bool {
     meta::annotation(stored, AUTOUPDATE) == Some("true")
 }
 
-/// `actual` updated to `wanted`, whichever kind they are; `None` when nothing is missing. Extras
-/// stay.
+/// `actual`, a role or binding, updated to `wanted`; `None` if nothing is missing. Additional
+/// entries are kept.
 pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
     match meta::kind(wanted) {
         "ClusterRole" | "Role" => role(wanted, actual, false),

@@ -12,9 +12,9 @@ use crate::UserInfo;
 /// Names of the headers that carry an identity, compared without regard to case.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHeaders {
-    /// Headers for the name; the first one in the request is used.
+    /// Headers for the name; the first one with a value in the request is used.
     pub names: Vec<String>,
-    /// Headers for the uid; the first one in the request is used.
+    /// Headers for the uid; the first one with a value in the request is used.
     pub uids: Vec<String>,
     /// Headers for groups; all are used.
     pub groups: Vec<String>,
@@ -81,7 +81,7 @@ impl RequestHeaders {
         headers
     }
 
-    /// Whether a header is one of these headers, which must be removed after authentication.
+    /// True if a header is one of these headers, which must be removed after authentication.
     pub fn is_one(&self, header: &str) -> bool {
         let mut exact = self.names.iter().chain(&self.uids).chain(&self.groups);
         let starts = |prefix: &String| header.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));

@@ -84,7 +84,7 @@ impl TokenKey {
     /// A unique token id (a version 4 UUID).
     fn new_id(&self) -> String {
         let mut bytes = [0; 16];
-        self.0.random.fill(&mut bytes).expect("the key was made with the same randomness");
+        self.0.random.fill(&mut bytes).expect("the random generator of the operating system does not fail");
         let bits = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
         let hex = format!("{bits:032x}");
         format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
@@ -93,7 +93,7 @@ impl TokenKey {
     fn sign(&self, claims: &Value) -> String {
         let signed = format!("{}.{}", self.0.header, URL_SAFE_NO_PAD.encode(claims.to_string()));
         let signature = self.0.key.sign(&self.0.random, signed.as_bytes());
-        let signature = signature.expect("signing fails only without randomness, and the key was made with it");
+        let signature = signature.expect("signing fails only if the random generator fails");
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
     }
 
@@ -185,7 +185,7 @@ impl BoundKind {
 pub struct Verified {
     /// The service account as a user.
     pub user: UserInfo,
-    /// Audiences the token was issued for.
+    /// The requested audiences for which the token was issued.
     pub audiences: Vec<String>,
 }
 
@@ -412,7 +412,8 @@ impl SecretTokens for Tokens {
     }
 }
 
-/// Whether a Secret holds the token of this service account: by type, name and uid.
+/// True if a Secret is for tokens of this service account, by its type, its namespace and its
+/// annotations.
 pub fn is_token_of(secret: &Value, account: &Value) -> bool {
     let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or_default();
     secret["type"] == TOKEN_TYPE

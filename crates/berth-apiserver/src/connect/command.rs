@@ -48,8 +48,8 @@ pub(super) fn handle(call: &Call, pod: Arc<Value>, options: &Value, wire: Wire<'
     }
 }
 
-/// The streams that the client requested. `has_terminal` is that of the container: attaching uses
-/// the terminal with which the program was started.
+/// The streams that the client requested. `has_terminal` is true if the container runs on a
+/// terminal: attaching uses the terminal with which the program was started.
 fn wanted(options: &Value, is_exec: bool, has_terminal: bool) -> Result<Wanted, Status> {
     let is_set = |flag: &str| options[flag] == true;
     let tty = is_set("tty");

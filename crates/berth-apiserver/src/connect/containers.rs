@@ -10,7 +10,8 @@ const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"]
 /// The container named `wanted`; without a name, the pod's only one.
 ///
 /// # Errors
-/// 400 for a name that the pod does not have, and without a name if the pod has several containers.
+/// 400 for a name that the pod does not have, and without a name unless the pod has exactly one
+/// main container.
 pub(crate) fn selected(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names: Vec<&str> = LISTS
         .iter()
@@ -31,7 +32,7 @@ pub(crate) fn selected(pod: &Value, wanted: &str) -> Result<String, Status> {
     }
 }
 
-/// Whether the spec of a container says that it runs on a terminal.
+/// True if a container runs on a terminal, by its spec.
 pub(super) fn has_terminal(pod: &Value, name: &str) -> bool {
     let mut all = LISTS.iter().flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten());
     all.any(|container| container["name"] == name && container["tty"] == true)

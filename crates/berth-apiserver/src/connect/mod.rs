@@ -4,7 +4,7 @@
 //! A request is authorized and admitted (operation CONNECT) like any other. The HTTP connection
 //! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A separate task
 //! serves the session. The session counts as a connection of the listener until it ends.
-//! [`PodStreams`] provides the programs behind a session; this module knows no runtime of pods.
+//! [`PodStreams`] provides the programs of a session. This module does not depend on a pod runtime.
 
 mod command;
 mod containers;
@@ -34,14 +34,15 @@ use crate::auth::{self, Attributes};
 use crate::registry::ResourceInfo;
 use crate::rest::Call;
 use crate::{ApiServer, Body, RequestInfo, UserInfo};
+use upgrade::Upgrade;
 
-/// Whether a request is for a subresource of this module.
+/// True if a request is for a subresource of this module.
 pub(crate) fn is_connection(info: &RequestInfo) -> bool {
     let is_stream = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
     is_proxy(info) || (info.is_resource_request && info.api_group.is_empty() && info.resource == "pods" && is_stream)
 }
 
-/// Whether a request is forwarded to a pod, a service or a node.
+/// True if a request is forwarded to a pod, a service or a node.
 pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
     info.is_resource_request
         && info.api_group.is_empty()
@@ -83,6 +84,18 @@ pub(crate) async fn handle(
     }
 }
 
+/// Sends the body of a response over a WebSocket if the request asks for that protocol. Some clients
+/// read logs in this way.
+pub(crate) fn over_websocket(wire: Wire<'_>, response: Response<Body>) -> Result<Response<Body>, Status> {
+    if response.status() != StatusCode::OK || !upgrade::is_websocket(wire.headers) {
+        return Ok(response);
+    }
+    let Upgrade::WebSocket { accept, protocols } = upgrade::requested(&wire)? else { return Ok(response) };
+    let (protocol, format) = websocket::body::choose(&protocols)?;
+    let body = response.into_body();
+    upgrade::to_websocket(wire.link, &accept, protocol, move |io| websocket::body::serve(io, format, body))
+}
+
 /// A proxy forwards every method; the other subresources support GET and POST.
 fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
     let passed_on = is_proxy(&call.info) && matches!(*method, Method::OPTIONS | Method::HEAD);
@@ -93,7 +106,7 @@ fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
 }
 
 /// Returns 403 unless the user may `create` the subresource. A WebSocket begins with a GET, and the
-/// right to read must not suffice to run commands (as upstream since 1.35).
+/// permission to read must not suffice to run commands (as upstream since 1.35).
 fn authorize_create(call: &Call) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..Attributes::of(&call.info) };
     let decision = auth::decide(&call.server.inner.objects, &attributes, &call.user);

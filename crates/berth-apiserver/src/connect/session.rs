@@ -81,9 +81,9 @@ pub(super) struct Wanted {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
-    /// The client sends sizes of its terminal.
+    /// True if the client sends sizes of its terminal.
     pub(super) resize: bool,
-    /// The program runs on a terminal.
+    /// True if the program runs on a terminal.
     pub(super) terminal: bool,
 }
 
@@ -134,7 +134,7 @@ impl Resize {
         (Resize(sender), receiver)
     }
 
-    /// Takes a size as clients send it: `{"Width":80,"Height":24}`. Others are ignored.
+    /// Takes a size as clients send it: `{"Width":80,"Height":24}`. Other messages are ignored.
     pub(super) fn set(&self, message: &[u8]) {
         let Ok(size) = serde_json::from_slice::<Value>(message) else { return };
         let number = |field: &str| size[field].as_u64().and_then(|number| u16::try_from(number).ok());

@@ -85,10 +85,15 @@ fn items(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
         .collect()
 }
 
-/// Whether a request asks to change the protocol of its connection.
+/// True if a request asks to change the protocol of its connection.
 pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     let connection = items(headers, &header::CONNECTION);
     connection.iter().any(|item| item.eq_ignore_ascii_case("upgrade")) && headers.contains_key(header::UPGRADE)
+}
+
+/// Whether a request asks for a WebSocket.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    is_requested(headers) && items(headers, &header::UPGRADE).iter().any(|item| item.eq_ignore_ascii_case("websocket"))
 }
 
 /// The protocol change that a request asks for.

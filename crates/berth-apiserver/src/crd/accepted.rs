@@ -20,7 +20,7 @@ struct Known {
     group: String,
     name: String,
     accepted: Names,
-    /// Whether some of its names are not accepted and it is not being deleted.
+    /// True if some of its names are not accepted and it is not being deleted.
     lacks_names: bool,
 }
 
@@ -51,7 +51,8 @@ impl Accepted {
         Taken::from_names(definition, others.map(|known| &known.accepted))
     }
 
-    /// The definitions of a group, except `but`, that lack an accepted name.
+    /// Names of the definitions of a group that lack an accepted name, except the definition `but`
+    /// and definitions that are being deleted.
     pub(crate) fn lacking(&self, store: &dyn Store, group: &str, but: &str) -> Vec<String> {
         let known = self.refreshed(store);
         let lacking = known.iter().filter(|known| known.lacks_names && known.group == group && known.name != but);

@@ -42,7 +42,7 @@ pub(super) async fn delete_objects(state: &State, requests: &dyn OwnRequests, de
     finish(state, meta::name(definition)).await;
 }
 
-/// Sets the condition in a definition's status that its objects are being deleted.
+/// Sets the condition in a definition's status which reports that its objects are being deleted.
 async fn mark_terminating(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
     let Some(record) = state.store().get(&key) else { return };
@@ -56,7 +56,8 @@ async fn mark_terminating(state: &State, name: &str) {
     let _ = state.commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
-/// Removes a definition that is being deleted, if it has no objects left.
+/// Removes a definition that is being deleted, if it has no objects left. If the definition has
+/// finalizers of other clients, only the server's own finalizer is removed.
 pub(super) async fn finish(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
     let Some(record) = state.store().get(&key) else { return };

@@ -8,8 +8,8 @@ use berth_apimachinery::status::Status;
 use berth_kinds::crd::{Rules, conversion};
 use serde_json::Value;
 
-/// Converts custom resources of one kind between its versions, in the server's process. In a real
-/// cluster, the operator's webhook does that.
+/// Converts custom resources of one kind between its versions, in the server's process. In other
+/// clusters, the conversion webhook of the kind's operator does that.
 pub trait Converter: Send + Sync {
     /// Returns `object` in version `to_api_version`. Metadata must not change. An error is returned
     /// to the client.
@@ -20,7 +20,7 @@ pub trait Converter: Send + Sync {
         objects.into_iter().map(|object| self.convert(object, to_api_version)).collect()
     }
 
-    /// Whether a webhook converts, so that converting many objects in one call is worth it.
+    /// True if a webhook converts, so that converting many objects in one call is worth it.
     fn calls_webhook(&self) -> bool {
         false
     }
@@ -30,7 +30,7 @@ pub trait Converter: Send + Sync {
 pub(crate) struct CustomKind {
     /// Objects written up to this revision may not have seen the current schema.
     pub(crate) since: u64,
-    /// Whether the definition is being deleted. No objects can be created then.
+    /// True if the definition is being deleted. No objects can be created then.
     pub(crate) terminating: bool,
     pub(super) converter: Option<Arc<dyn Converter>>,
     /// `spec.conversion`, if the converter was made from it.
@@ -44,7 +44,7 @@ impl CustomKind {
         self.rules.get(version)
     }
 
-    /// Whether a webhook converts.
+    /// True if a webhook converts.
     pub(crate) fn calls_webhook(&self) -> bool {
         self.converter.as_ref().is_some_and(|converter| converter.calls_webhook())
     }

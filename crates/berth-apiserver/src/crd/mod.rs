@@ -48,8 +48,8 @@ impl KindHook for Definitions {
     fn after_commit<'a>(&'a self, requests: &'a dyn OwnRequests, commit: Commit<'a>) -> BoxFuture<'a, ()> {
         if let Origin::Custom(name) = &commit.row.origin {
             // Reading the definition costs more than the whole deletion of an object, so skip it
-            // unless the kind is known to terminate. A definition whose deletion becomes known
-            // only later looks for its last object itself.
+            // unless the kind is known to terminate. If the deletion of the definition becomes
+            // known only later, its own follow-up looks for the last object.
             if commit.gone && self.state.kinds().is_terminating(commit.row) {
                 return cleanup::finish(&self.state, name).boxed();
             }
@@ -78,7 +78,7 @@ impl Definitions {
         definitions
     }
 
-    /// Checks the names of the definitions in the same group that lack a name again.
+    /// Checks again the names of the definitions in the same group that lack an accepted name.
     async fn recheck_names(&self, changed: &Value) {
         let group = changed["spec"]["group"].as_str().unwrap_or_default();
         for name in self.state.objects.definitions_lacking_names(group, meta::name(changed)) {

@@ -3,7 +3,7 @@
 //! Reads are synchronous in this server, because all other data is in memory; only a conversion
 //! webhook is remote. So a call runs on a separate thread while its caller waits, and tokio moves
 //! other tasks to another thread. Results are cached, so that lists and watches of the same objects
-//! call the webhook once. A list converts its objects in one call.
+//! call the webhook once. A list converts up to a hundred objects in one call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

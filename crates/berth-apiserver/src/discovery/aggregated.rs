@@ -50,7 +50,7 @@ pub(super) fn response(
         })
         .collect();
     if !core {
-        // Last, so that clients resolve the name of a kind to a stored kind first.
+        // Extensions come last, so that clients resolve the name of a kind to a stored kind first.
         items.extend(served.extensions.iter().map(|it| extension_value(it.as_ref())));
     }
     let document = json!({

@@ -1,5 +1,5 @@
-//! Metrics of waiting requests by priority level, under the names that Kubernetes' API server
-//! uses.
+//! Metrics of waiting and executing requests by priority level, under the names that Kubernetes'
+//! API server uses.
 
 use std::fmt::Write as _;
 use std::time::Duration;

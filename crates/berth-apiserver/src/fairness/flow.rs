@@ -55,9 +55,9 @@ impl Level {
 pub(crate) struct Flow {
     pub(crate) level: Level,
     pub(crate) user: Arc<str>,
-    /// Whether the request may compute for long. Long requests wait only for each other.
+    /// True if the request may compute for long. Long requests wait only for each other.
     pub(crate) is_long: bool,
-    /// Whether the user is limited to a share while other such users call. The cluster's own
+    /// True if the user is limited to a share while other such users call. The cluster's own
     /// components and members of `system:masters` are not limited, and do not limit others.
     pub(crate) shares: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
     Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query), shares }
 }
 
-/// Whether a request may scan more objects than one page of a list: selectors are evaluated on all
+/// True if a request may scan more objects than one page of a list: selectors are evaluated on all
 /// objects.
 fn is_long(info: &RequestInfo, query: &str) -> bool {
     let values = |name: &'static str| query_values(query, name);

@@ -1,9 +1,9 @@
-//! Limits how many requests of a user may be under way at once. A lone user is unlimited. While
+//! Limits how many requests of a user may be in progress at once. A lone user is unlimited. While
 //! several users call, each gets an equal share of the processors' capacity. Time is an argument.
 //!
 //! Turns alone are not enough. Each request of a flood is woken again when its write is durable,
 //! and a request of another user waits behind all woken requests, several times over. With few
-//! requests of the flood under way, the queues of the runtime, the store and the kernel stay
+//! requests of the flood in progress, the queues of the runtime, the store and the kernel stay
 //! short. The other requests of the flood wait in their queue, where they delay no other user.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use super::flow::Level;
 const ACTIVE_TIME: Duration = Duration::from_secs(3);
 /// Interval between searches for users that are no longer active.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Minimum share: requests under way that each user may have, however many users share.
+/// Minimum share: requests in progress that each user may have, however many users share.
 const SHARE_MIN: usize = 2;
 
-/// Requests under way per user, and which users are active.
+/// Requests in progress per user, and which users are active.
 #[derive(Default)]
 pub(super) struct Shares {
-    /// Requests under way that keep the processors well used.
+    /// Requests in progress that keep the processors well used.
     capacity: usize,
     users: [BTreeMap<Arc<str>, User>; Level::COUNT],
     /// Number of active users: those with a call within `ACTIVE_TIME`.
@@ -36,7 +36,7 @@ pub(super) struct Shares {
 #[derive(Default)]
 struct User {
     under_way: usize,
-    /// Number of long requests among those under way. An example is the deletion of a collection,
+    /// Number of long requests among those in progress. An example is the deletion of a collection,
     /// which takes one commit per object.
     long: usize,
     called: Option<Instant>,
@@ -76,17 +76,17 @@ impl Shares {
         }
     }
 
-    /// Whether another request of the user may start.
+    /// True if another request of the user may start.
     pub(super) fn may_start(&self, level: Level, user: &str) -> bool {
         let Some(user) = self.users[level as usize].get(user) else { return true };
         let others = self.active - usize::from(user.is_active);
-        // A user whose requests under way are all long gets one more, so that it can renew a lease
-        // while it deletes collections.
+        // A user whose requests in progress are all long gets one more, so that it can renew a
+        // lease while it deletes collections.
         let only_long = user.under_way == user.long;
         others == 0 || only_long || user.under_way < (self.capacity / (others + 1)).max(SHARE_MIN)
     }
 
-    /// Counts a request of the user as under way.
+    /// Counts a request of the user as in progress.
     pub(super) fn started(&mut self, level: Level, user: &Arc<str>, is_long: bool) {
         let users = &mut self.users[level as usize];
         if !users.contains_key(user) {
@@ -99,7 +99,7 @@ impl Shares {
         }
     }
 
-    /// Ends a request that was under way.
+    /// Ends a request that was in progress.
     pub(super) fn ended(&mut self, level: Level, user: &str, is_long: bool) {
         if let Some(user) = self.users[level as usize].get_mut(user) {
             user.under_way = user.under_way.saturating_sub(1);
@@ -131,7 +131,7 @@ mod tests {
         let start = Instant::now();
         let mut shares = Shares::default();
         assert_eq!(fill(&mut shares, &flood, start), 1000);
-        // Requests under way continue, but no new one starts.
+        // Requests in progress continue, but no new one starts.
         assert_eq!(fill(&mut shares, &ann, start), 6);
         assert!(!shares.may_start(LOW, &flood));
         (0..994).for_each(|_| shares.ended(LOW, &flood, false));
@@ -144,7 +144,7 @@ mod tests {
         let later = start + ACTIVE_TIME;
         shares.called(LOW, &flood, 12, later);
         assert!(shares.may_start(LOW, &flood));
-        // The others' requests under way are still counted.
+        // The others' requests in progress are still counted.
         shares.called(LOW, &ann, 12, later);
         assert!(!shares.may_start(LOW, &ann));
     }

@@ -10,7 +10,7 @@ use super::flow::{Flow, Level};
 use super::shares::Shares;
 
 /// Maximum number of waiting requests of one user; further ones are rejected with `Retry-After`. A
-/// client with reasonable limits has far fewer requests under way.
+/// client with reasonable limits has far fewer requests in progress.
 pub(super) const WAITING_MAX: usize = 4096;
 /// Maximum total body size of one user's waiting requests, in bytes: about twenty bodies of the
 /// largest allowed size.
@@ -32,11 +32,12 @@ struct Users<T> {
     queues: BTreeMap<Arc<str>, UserQueue<T>>,
 }
 
-/// One user's requests, the one that arrived first at the front.
+/// One user's requests, in the order of their arrival.
 struct UserQueue<T> {
-    /// Whether the user has its full share under way. It gets no turn until a request ends.
+    /// True if the user's requests in progress reach its full share. It then gets no turn until one
+    /// of them ends.
     is_held: bool,
-    /// Whether the user's share applies. It does not apply to long requests, which the number of
+    /// True if the user's share applies. It does not apply to long requests, which the number of
     /// lanes limits already.
     shares: bool,
     requests: VecDeque<Waiting<T>>,
@@ -70,13 +71,14 @@ impl<T> Turns<T> {
         Turns { shares: Shares::default(), levels, next: 0, number: 0 }
     }
 
-    /// Records a call of a user that shares, for any group of lanes. `capacity` requests may be
-    /// under way while several users share.
+    /// Records a call of a user that shares, for any group of lanes. `capacity` requests may be in
+    /// progress while several users share.
     pub(super) fn called(&mut self, flow: &Flow, capacity: usize, now: Instant) {
         self.shares.called(flow.level, &flow.user, capacity, now);
     }
 
-    /// Queues a request of `bytes` behind the user's others; `None` when too many wait already.
+    /// Queues a request of `bytes` after the user's other requests. `None` if too many already
+    /// wait.
     pub(super) fn push(&mut self, flow: &Flow, bytes: usize, turn: T) -> Option<Place> {
         let users = &mut self.levels[flow.level as usize];
         if !users.queues.contains_key(&*flow.user) {
@@ -106,7 +108,7 @@ impl<T> Turns<T> {
     }
 
     /// Removes and returns the request with the next turn; its level and its user move to the end
-    /// of their queues. The request of a user that shares is under way until it
+    /// of their queues. The request of a user that shares is in progress until it
     /// [ends](Turns::ended).
     pub(super) fn pop(&mut self) -> Option<(T, Option<UnderWay>)> {
         loop {
@@ -135,14 +137,14 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Counts a request as under way after its turn, for any group of lanes and even beyond the
+    /// Counts a request as in progress after its turn, for any group of lanes and even beyond the
     /// user's share.
     pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
         self.shares.started(flow.level, &flow.user, flow.is_long);
         UnderWay { level: flow.level, user: flow.user.clone(), is_long: flow.is_long }
     }
 
-    /// Ends a request that was under way. Returns whether its user was held and has a turn again.
+    /// Ends a request that was in progress. Returns whether its user was held and has a turn again.
     pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
         let UnderWay { level, user, is_long } = under_way;
         self.shares.ended(*level, user, *is_long);
@@ -252,7 +254,7 @@ mod tests {
         turns.push(&low("ann"), 0, "a1");
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         assert!(turns.pop().is_none());
-        // The share is two, and three requests are under way: two have to end before the next one
+        // The share is two, and three requests are in progress: two have to end before the next one
         // starts. Other users' requests still get their turns.
         assert!(turns.ended(&under_way.remove(0)));
         assert!(turns.pop().is_none());

@@ -143,8 +143,8 @@ fn with_type(definition: &Value, types: Value) -> Value {
     types
 }
 
-/// Translates a published schema to a version of OpenAPI. In v3 a `$ref` hides the keys beside it,
-/// so such a reference is put into `allOf`.
+/// Translates a published schema to a version of OpenAPI. In v3 a `$ref` hides the other keys of
+/// its object, so such a reference is put into `allOf`.
 fn translate(schema: &Value, style: Style, refers_to: &mut Vec<String>) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();
@@ -215,7 +215,8 @@ fn custom_object(style: Style, row: &ResourceInfo, version: &VersionInfo, raw: V
         // v2 clients do not know this extension. A schema without fields allows any field.
         meta::map_mut(&mut object).remove("x-kubernetes-preserve-unknown-fields");
     }
-    // A kind that preserves unknown fields and names none gets no fields: they would forbid others.
+    // A kind that preserves unknown fields and declares none gets no fields, because fields would
+    // forbid others.
     let names_fields = object.get("properties").is_some_and(Value::is_object);
     if names_fields || !keeps_all {
         if !names_fields {

@@ -2,7 +2,8 @@
 //! numbers. Go clients request v2 only in this encoding. They need it for kinds whose v3 paths
 //! lack the information, such as reviews.
 //!
-//! Encoded directly from the JSON document. Fields that our documents never have are not encoded.
+//! The message is encoded directly from the JSON document. Fields that Berth's documents never have
+//! are not encoded.
 
 use serde_json::{Map, Value};
 

@@ -58,7 +58,7 @@ impl Call {
         let text = |name: header::HeaderName| {
             headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
-        // A scale is of a built-in kind, also for custom resources.
+        // The kind of a scale is built in, also for custom resources.
         let is_scale = row.versions[version].subresource(&info.subresource).is_some_and(|it| it.scale.is_some());
         // Reviews, and subresources that are actions, have no table columns.
         let is_review = row.origin == Origin::Virtual && info.verb == "create";
@@ -143,7 +143,7 @@ impl Call {
         self.row.api_version(&self.version().name)
     }
 
-    /// Whether the object's `status` is written through its subresource only.
+    /// True if the object's `status` is written through its subresource only.
     pub(crate) fn has_status_subresource(&self) -> bool {
         self.version().subresource("status").is_some()
     }
@@ -157,8 +157,8 @@ impl Call {
         }
         if self.info.namespace.is_empty() {
             let reads_all = matches!(self.info.verb.as_str(), "list" | "watch");
-            // Reviews and events may be posted without a namespace in the path if the body names
-            // it. Upstream serves no such path.
+            // All other requests need a namespace in the path, even if the body names one, as
+            // upstream.
             return if reads_all { Ok(()) } else { Err(Status::no_such_path()) };
         }
         Ok(())

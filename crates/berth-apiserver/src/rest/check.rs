@@ -72,8 +72,7 @@ impl Call {
         self.reject(object, errors)
     }
 
-    /// Whether finalizers of this kind must be qualified with a domain, as for most built-in
-    /// kinds.
+    /// True if finalizers of this kind must be qualified with a domain, as for most built-in kinds.
     fn wants_finalizer_domains(&self) -> bool {
         let generic = matches!(
             (self.row.group.as_str(), self.row.kind.as_str()),
@@ -93,7 +92,7 @@ impl Call {
     /// The errors of an update by the rules of the kind, without the errors that the stored object
     /// has too. Otherwise an object that was stored before a rule existed could not even lose its
     /// finalizers. An update without changes never violates the rule that a field is immutable, so
-    /// changes of immutable fields are reported.
+    /// changes to immutable fields are reported.
     fn changed_for_worse(&self, target: Target, object: &Value, old: &Value) -> Vec<field::Error> {
         let rules = |object: &Value, old: &Value| match target {
             Target::Main => self.strategy().validate_update(object, old),
@@ -141,7 +140,7 @@ impl Call {
                 None => schema.validate(object, &root),
             });
             errors.extend(schema.validate_embedded(object, Root::Resource, &root));
-            // On update, items must be unique only if they were in the old object.
+            // An update may have duplicate items if the old object has some.
             let duplicates = schema.validate_lists(object, &root);
             if !duplicates.is_empty() && old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
                 errors.extend(duplicates);

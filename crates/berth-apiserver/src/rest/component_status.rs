@@ -16,7 +16,7 @@ use super::list::Selection;
 use super::negotiate::Form;
 use crate::{Body, health};
 
-/// In the order of a real server.
+/// The components, in the order in which kube-apiserver lists them.
 const COMPONENTS: [&str; 3] = ["scheduler", "controller-manager", "etcd-0"];
 
 /// GET of one ComponentStatus or of all.

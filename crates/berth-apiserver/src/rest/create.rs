@@ -39,8 +39,8 @@ pub(crate) enum Tracking {
     Done,
 }
 
-/// Restores packed `managedFields`: a webhook may have replaced them, and its value in that place
-/// is not a packed list of ours.
+/// Replaces the packed `managedFields` of an object with `list`. A list that is not packed was set
+/// by a webhook, and stays.
 pub(crate) fn keep_owners(object: &mut Value, list: Option<Value>) {
     if packed::take(object).is_some() {
         packed::put_back(object, list);
@@ -118,7 +118,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
     keep_owners(&mut object, managed);
     // Admission may have changed all metadata. The object must have the namespace of the request;
-    // its name is the one that it has now.
+    // its name may have changed.
     validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
     let generated = generated && meta::name(&object) == name;
     let name = meta::name(&object).to_owned();
@@ -158,7 +158,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
 
 /// Data of a new object for its commit.
 struct Making {
-    /// Whether the name was generated.
+    /// True if the name was generated.
     generated: bool,
     /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,

@@ -48,11 +48,14 @@ impl DeleteOptions {
         DeleteOptions { is_admitted: true, ..self }
     }
 
-    /// These options with the resource version of an object that was read as a precondition; `None`
-    /// if they have such a precondition already.
-    pub(super) fn of_revision(&self, revision: &str) -> Option<DeleteOptions> {
-        let resource_version = Some(revision.to_owned());
-        self.resource_version.is_none().then(|| DeleteOptions { resource_version, ..self.clone() })
+    /// Whether the client gave a resource version as a precondition.
+    pub(super) fn has_revision(&self) -> bool {
+        self.resource_version.is_some()
+    }
+
+    /// These options with a resource version as a precondition.
+    pub(super) fn at_revision(&self, revision: u64) -> DeleteOptions {
+        DeleteOptions { resource_version: Some(revision.to_string()), ..self.clone() }
     }
 
     pub(super) fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
@@ -329,7 +332,7 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
 /// Deletes the objects with these names, until a deletion fails. Returns the warnings of admission
 /// and the error.
 async fn delete_each(call: &Call, names: Vec<String>, options: &DeleteOptions) -> (Vec<String>, Option<Status>) {
-    // A deletion that is under way when another one fails, or when the client disconnects, is
+    // A deletion that is in progress when another one fails, or when the client disconnects, is
     // completed: it may have been stored already.
     let failed = AtomicBool::new(false);
     let goes_on = |_: &String| {

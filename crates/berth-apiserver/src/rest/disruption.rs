@@ -28,6 +28,9 @@ const PROCESSED_AFTER: u32 = 10;
 /// The condition that reports whether pods may be evicted.
 const ALLOWED: &str = "DisruptionAllowed";
 
+/// The condition of a pod that is ended for a reason outside of the pod.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// The reason why an eviction is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
@@ -44,7 +47,7 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     let Some(name) = budget_of(call, pod)? else { return Ok(Allowed::Counted) };
     let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
     for _ in 0..ATTEMPTS {
-        // The budget was deleted since: no limit applies.
+        // The budget has been deleted in the meantime, so no limit applies.
         let Some(record) = call.server.store().get(&key) else { return Ok(Allowed::Counted) };
         let Some(charged) = charged(call, &record, pod)? else { return Ok(Allowed::Uncounted) };
         if call.options.dry_run {
@@ -58,6 +61,31 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
         }
     }
     Err(Status::timeout(format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), PROCESSED_AFTER))
+}
+
+/// Gives a pod that will be evicted the condition `DisruptionTarget`, which failure policies of Jobs
+/// match. Returns the pod's new revision. `None` if no budget counts the pod and another client
+/// changed it: then the eviction must be decided again.
+pub(super) async fn mark(call: &Call, mut record: Arc<Record>, allowed: Allowed) -> Result<Option<u64>, Status> {
+    for _ in 0..ATTEMPTS {
+        let mut pod = record.value().as_ref().clone();
+        let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        if call.options.dry_run || has_ended || meta::deletion_timestamp(&pod).is_some() {
+            return Ok(Some(record.revision));
+        }
+        let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+        let condition = Condition { kind: DISRUPTION_TARGET, status: "True", reason, message };
+        conditions::set(&mut pod, &condition, call.server.timestamp().as_str().unwrap_or_default());
+        let write = Write::Update { key: call.key(), expected: record.revision, value: pod };
+        match call.server.store().commit(write).await {
+            Ok(written) => return Ok(Some(written.record.revision)),
+            Err(CommitError::Conflict { .. }) if allowed == Allowed::Uncounted => return Ok(None),
+            Err(CommitError::Conflict { .. }) => record = call.stored()?,
+            Err(error) => return Err(commit_status(call, error)),
+        }
+    }
+    let text = format!("couldn't update the status of pod {:?} due to conflicts", call.info.name);
+    Err(Status::timeout(text, PROCESSED_AFTER))
 }
 
 /// The name of the pod's budget. Several budgets cannot be charged together.

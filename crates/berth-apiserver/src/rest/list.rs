@@ -414,7 +414,8 @@ pub(crate) struct Selection {
     name: Option<String>,
 }
 
-/// The error for an unknown field. It lists the known fields if the kind has any.
+/// The error for an unknown field. For a built-in kind without selectable fields of its own, it
+/// lists the fields that every kind has.
 fn unknown_field(call: &Call, field: &str) -> String {
     if call.custom.is_none() && call.version().selectable_fields.is_empty() {
         let known = r#"only "metadata.name", "metadata.namespace""#;

@@ -29,14 +29,15 @@ pub(crate) async fn read(call: &Call) -> Result<Response<Body>, Status> {
     check(&call.options)?;
     if let Some(log) = stream(call, &pod, &container) {
         // The headers are sent before the log is read, so an error only ends the body.
-        let chunks = log.await?.map(|chunk| chunk.inspect_err(|error| tracing::debug!(%error, "log of a container")));
+        let chunks =
+            log.await?.map(|chunk| chunk.inspect_err(|error| tracing::debug!(%error, "a log ended with an error")));
         let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_ok()));
         return Ok(text_response(Body::stream(chunks.filter_map(|chunk| std::future::ready(chunk.ok())))));
     }
     let source = call.server.inner.config.pod_logs.clone();
     let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
     let mut part = call.options.log.clone();
-    // Counted from now, also while the log is followed.
+    // The seconds are counted back from now, also while the log is followed.
     if let Some(seconds) = part.since_seconds.take() {
         part.since_time = call.server.now().checked_sub(jiff::SignedDuration::from_secs(seconds)).ok();
     }
@@ -131,7 +132,7 @@ struct Follow {
     pod: Arc<Value>,
     container: String,
     part: LogPart,
-    /// Bytes sent so far, counted from the beginning of the log.
+    /// Length in bytes of the log as it was last read.
     written: usize,
     ended: bool,
 }

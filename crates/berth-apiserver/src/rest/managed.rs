@@ -123,8 +123,8 @@ impl Call {
         manager
     }
 
-    /// The main resource and `scale` share their entries, because scaling writes a field of the
-    /// object.
+    /// The subresource that `managedFields` records for this write. Writes of `binding` and
+    /// `finalize` count as writes of the main resource.
     fn tracked_subresource(&self) -> &str {
         match self.info.subresource.as_str() {
             "binding" | "finalize" => "",

@@ -67,7 +67,7 @@ where
     // `Limited` needs errors that convert into boxed errors; the message is enough here.
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
     let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
-    // A client that stalls after its headers holds only a timer.
+    // A client that sends no body after its headers uses only a timer.
     let Ok(body) = tokio::time::timeout(patience, body).await else {
         return Err(Status::timeout("request did not complete within the allotted timeout", 0));
     };
@@ -246,7 +246,11 @@ async fn route(
     call.check_scope()?;
     let verb = call.check_verb(method)?;
     from_protobuf(&mut call)?;
-    let response = dispatch(&mut call, &verb).await;
+    let mut response = dispatch(&mut call, &verb).await;
+    if call.info.subresource == "log" {
+        let wire = Wire { method, headers, query, link };
+        response = response.and_then(|response| connect::over_websocket(wire, response));
+    }
     let (mut response, warnings) = match response {
         Ok(response) => (response, call.warnings),
         Err(status) => (status_response_for(&status, &negotiate::accept_header(headers)), call.warnings),

@@ -52,9 +52,9 @@ impl Encoding {
 pub(crate) struct Negotiated {
     pub(crate) form: Form,
     pub(crate) encoding: Encoding,
-    /// Whether the clause requests an indented response.
+    /// True if the clause requests an indented response.
     pub(crate) pretty: bool,
-    /// Whether the response may omit `managedFields`. No header requests this; see [`super::Lean`].
+    /// True if the response may omit `managedFields`. No header requests this; see [`super::Lean`].
     pub(crate) lean: bool,
 }
 
@@ -67,11 +67,11 @@ const OFFERED_STREAMS: [&str; 2] =
 /// The properties of a request that limit the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
-    /// Whether the objects are custom resources. Their protobuf encoding exists only for metadata.
+    /// True if the objects are custom resources. Their protobuf encoding exists only for metadata.
     pub(crate) custom: bool,
-    /// Whether the response is a stream of events.
+    /// True if the response is a stream of events.
     pub(crate) watch: bool,
-    /// Whether the response can be a Table.
+    /// True if the response can be a Table.
     pub(crate) table: bool,
 }
 

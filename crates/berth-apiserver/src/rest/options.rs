@@ -44,7 +44,7 @@ pub(crate) struct Options {
     pub(crate) dry_run: bool,
     pub(crate) field_manager: String,
     pub(crate) field_validation: FieldValidation,
-    /// Whether the request has the parameter `fieldValidation`.
+    /// True if the request has the parameter `fieldValidation`.
     says_field_validation: bool,
     pub(crate) force: Option<bool>,
     pub(crate) pretty: Option<bool>,

@@ -144,7 +144,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
 }
 
 impl Patch {
-    /// Whether this patch may read or write `metadata.managedFields`. Searches its text.
+    /// True if this patch may read or write `metadata.managedFields`. Searches its text.
     fn may_touch_managed_fields(&self, text: &[u8]) -> bool {
         let of_all = |step: &Value| matches!(step.as_str(), Some("" | "/metadata"));
         // An escape may encode the name differently.

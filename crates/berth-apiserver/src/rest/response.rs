@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::negotiate::{self, Encoding};
 use crate::{Body, protobuf};
 
-/// A Status as a JSON response, for clients that accept no other encoding we have.
+/// A Status as a JSON response, for clients that accept none of the server's encodings.
 pub(crate) fn status_response(status: &Status) -> Response<Body> {
     labelled_status(status, Encoding::Json, Body::from(to_bytes(&status.to_value())))
 }

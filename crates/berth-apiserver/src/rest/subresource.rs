@@ -302,15 +302,14 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
             _ if phase == "Pending" || meta::deletion_timestamp(&pod).is_some() => Allowed::Uncounted,
             _ => disruption::allow(call, &pod).await?,
         };
+        options.check_preconditions(call, &pod)?;
+        let Some(seen) = disruption::mark(call, record, allowed).await? else { continue };
         // A pod that no budget counts may become a counted pod before it is deleted. So its
         // revision must not have changed. A revision belongs to one object, so it is also the same
         // pod.
         let as_seen = match allowed {
-            Allowed::Counted => None,
-            Allowed::Uncounted => {
-                options.check_preconditions(call, &pod)?;
-                options.of_revision(meta::resource_version(&pod))
-            }
+            Allowed::Counted if !options.has_revision() => None,
+            Allowed::Counted | Allowed::Uncounted => Some(options.at_revision(seen)),
         };
         match delete::delete_with(call, as_seen.as_ref().unwrap_or(&options)).await {
             Err(status) if status.reason == "Conflict" && as_seen.is_some() => {}

@@ -96,7 +96,8 @@ pub(crate) async fn update(
     Err(Status::modified(&call.group_resource(), &call.info.name))
 }
 
-/// Returns `None` on a conflicting write that is worth a retry.
+/// Tries to replace the object once. Returns `None` after a conflicting write that is worth a
+/// retry.
 async fn try_update(
     call: &mut Call,
     target: Target,
@@ -258,7 +259,7 @@ async fn commit_change(
     Ok(Some(Stored::new(&view, committed)))
 }
 
-/// Whether a deletion has nothing left to wait for, such as finalizers.
+/// True if a deletion has nothing left to wait for, such as finalizers.
 pub(crate) fn is_finished_deletion(object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && meta::finalizers(object).is_empty()
@@ -266,10 +267,11 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// `old` with the defaults that were introduced after it was stored, for comparison with `new`: a
-/// new default is not a change by the client. `None` if nothing is missing.
+/// `old` with the defaults that were introduced after it was stored, for comparison with `new`,
+/// which gets them too: a new default is not a change by the client. `None` for custom resources,
+/// and if the specification did not change.
 fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
-    // Without a difference in the specification `old` lacks no default, so only changes of the
+    // Without a difference in the specification `old` lacks no default, so only changes to the
     // specification pay for defaulting.
     if call.custom.is_some() || !spec_changed(call, new, old) {
         return None;
@@ -336,14 +338,14 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         own.prepare_status_update(new, old, call.server.now());
     }
     own.default(new);
-    // A field that the server sets itself (a pod's node) is not a change of the desired state.
+    // A field that the server sets itself (a pod's node) is not a change to the desired state.
     let is_wish = !matches!(target, Target::Status | Target::Whole);
     if !is_custom && is_wish && own.has_generation() && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
 }
 
-/// Whether the specification changed: everything except metadata, and except status if it has a
+/// True if the specification changed: everything except metadata, and except status if it has a
 /// subresource.
 fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
     let counts = |key: &str| !(key == "metadata" || key == "status" && call.has_status_subresource());

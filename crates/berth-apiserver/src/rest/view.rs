@@ -21,7 +21,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether this view returns the stored bytes unchanged.
+    /// True if this view returns the stored bytes unchanged.
     pub(crate) fn is_stored_form(&self, record: &Record) -> bool {
         if self.version != self.row.storage_version || self.is_foreign() {
             return false;
@@ -30,12 +30,12 @@ impl View {
         self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
     }
 
-    /// Whether the objects are stored as another kind (events.k8s.io as core events).
+    /// True if the objects are stored as another kind (events.k8s.io as core events).
     fn is_foreign(&self) -> bool {
         self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())
     }
 
-    /// Whether this is a version of a built-in kind that is not the stored one.
+    /// True if this is a version of a built-in kind that is not the stored one.
     fn is_other_builtin(&self) -> bool {
         self.custom.is_none() && !self.is_foreign() && self.version != self.row.storage_version
     }
@@ -46,13 +46,13 @@ impl View {
         if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
     }
 
-    /// Whether a conversion webhook converts stored objects to this version.
+    /// True if a conversion webhook converts stored objects to this version.
     pub(crate) fn calls_webhook(&self) -> bool {
         self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.calls_webhook())
     }
 
-    /// Stored objects, converted to this version, in their order. A conversion webhook gets all of
-    /// them in one call per stored version.
+    /// Stored objects, converted to this version, in their order. A conversion webhook gets the
+    /// objects of each stored version together, instead of one by one.
     pub(crate) fn show_all(&self, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
         let Some(custom) = self.custom.as_ref().filter(|_| self.calls_webhook()) else {
             return records.iter().map(|record| self.show(record)).collect();
@@ -104,8 +104,8 @@ impl View {
     }
 
     /// [`View::convert`] for watch events and write results; `None` if the stored form needs no
-    /// conversion. An object that cannot be converted is returned as stored, because a watch has no
-    /// way to report the error.
+    /// conversion or cannot be converted. The caller then uses the stored form, because a watch has
+    /// no way to report the error.
     pub(crate) fn convert_if_needed(&self, stored: &Value) -> Option<Value> {
         if !self.is_foreign() && self.version == self.row.storage_version {
             return None;

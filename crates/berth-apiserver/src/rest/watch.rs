@@ -1,6 +1,6 @@
-//! Watches: a stream of every change after a revision, until `timeoutSeconds` are over. Events are
-//! JSON lines, or length-prefixed protobuf messages. A line mostly consists of the stored text. A
-//! message is encoded for each watcher from the parsed tree, which concurrent watchers share.
+//! Watches: a stream of every change after a revision, until `timeoutSeconds` have elapsed. Events
+//! are JSON lines, or length-prefixed protobuf messages. A line mostly consists of the stored text.
+//! A message is encoded for each watcher from the parsed tree, which concurrent watchers share.
 //!
 //! For a client that selects by labels or fields, an object appears (ADDED) when it begins to
 //! match, and is removed (DELETED) when it no longer does. Bookmarks report the stream's progress
@@ -136,7 +136,7 @@ struct Stream {
     selection: Selection,
     store: Arc<dyn Store>,
     initial: VecDeque<Arc<Record>>,
-    /// Whether a bookmark still has to mark the end of the initial objects.
+    /// True if a bookmark still has to mark the end of the initial objects.
     initial_end: bool,
     bookmarks: bool,
     /// Revision up to which all events were sent or did not match.
@@ -148,7 +148,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next chunk: one or more lines.
+    /// The next chunk: one or more events.
     async fn next(&mut self) -> Option<Bytes> {
         if !self.initial.is_empty() {
             let mut out = BytesMut::new();
@@ -369,7 +369,8 @@ impl Shaper {
             Form::Table(_) => None,
         };
         if let Some((kind, api_version)) = plain {
-            // Every watch gets one bookmark per minute.
+            // Every watch gets one bookmark per minute, so the common forms are written as text,
+            // without a JSON tree.
             let (kind, api_version) = (Value::from(kind), Value::from(api_version));
             let object = format!(
                 "{{\"kind\":{kind},\"apiVersion\":{api_version},\
@@ -401,7 +402,7 @@ impl Shaper {
 }
 
 fn line(out: &mut BytesMut, kind: &str, object: &Value) {
-    let bytes = serde_json::to_vec(object).expect("a JSON value always serialises");
+    let bytes = serde_json::to_vec(object).expect("a JSON value always serializes");
     plain_line(out, kind, &[Bytes::from(bytes), Bytes::new()]);
 }
 

@@ -20,10 +20,10 @@ use crate::UserInfo;
 use crate::auth::authn::x509_user;
 use crate::pki::{Identity, Pki};
 
-/// The serving certificates of a listener and the authorities it trusts.
+/// The serving certificates of a listener, and the certificate authorities that it trusts.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// Trusted authorities of client certificates, as concatenated PEM certificates. An
+    /// Trusted certificate authorities of client certificates, as concatenated PEM certificates. An
     /// intermediate authority is trusted without its root.
     pub client_authorities_pem: String,
     /// Serving certificate, followed by any intermediates.
@@ -32,11 +32,12 @@ pub struct Certificates {
     pub own: Option<Identity>,
 }
 
-/// Server name (SNI) for which the server always presents a certificate of its own authority.
+/// Server name (SNI) for which the server always presents a certificate of its own certificate
+/// authority.
 pub const OWN_NAME: &str = "berth-apiserver";
 
 impl Certificates {
-    /// Certificates that trust the cluster's own authority for clients, and serve with `serving`.
+    /// Trusts the cluster's own certificate authority for clients, and serves with `serving`.
     pub fn of(pki: &Pki, serving: Identity) -> Certificates {
         Certificates { client_authorities_pem: pki.authority_pem().to_owned(), serving, own: None }
     }
@@ -52,7 +53,7 @@ pub(super) struct Trust {
 /// The client certificate of a connection.
 #[derive(Clone)]
 pub(super) enum ClientCertificate {
-    /// No certificate, or one that names no user.
+    /// No certificate, or a certificate without a user name.
     Absent,
     /// A trusted certificate, with its expiry (seconds since 1970).
     Trusted { user: UserInfo, until: i64 },
@@ -99,7 +100,7 @@ impl Trust {
         }
         match (x509_user(leaf), expiry(leaf)) {
             (Some(user), Some(until)) => ClientCertificate::Trusted { user, until },
-            // A certificate without a common name names no user.
+            // A certificate without a common name does not identify a user.
             _ => ClientCertificate::Absent,
         }
     }

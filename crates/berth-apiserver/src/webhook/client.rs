@@ -31,13 +31,13 @@ enum Place {
 }
 
 impl Endpoint {
-    /// Parses a `clientConfig`; the error says what is invalid.
+    /// Parses a `clientConfig`; the error names the invalid field.
     pub(crate) fn new(config: &Value) -> Result<Endpoint, String> {
         Ok(Endpoint { place: Place::new(config)?, trust: Trust::new(config["caBundle"].as_str())? })
     }
 
     /// POSTs `body` and returns the response. `query` is added to the path. Fails after `timeout`;
-    /// the error says why.
+    /// the error is the reason.
     pub(crate) async fn post(
         &self,
         objects: &Objects,

@@ -1,5 +1,5 @@
-//! TLS connections to webhooks and aggregated API servers: which authorities are trusted, and
-//! which client certificate is presented.
+//! TLS connections to webhooks and aggregated API servers: which certificate authorities are
+//! trusted, and which client certificate is presented.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,23 +16,24 @@ use super::verifier::{Anybody, Verifier};
 use crate::pki::Identity;
 use berth_kinds::client_config::certificates;
 
-/// The trusted authorities.
+/// The trusted certificate authorities.
 pub(crate) enum Trust {
-    /// The authorities in a `caBundle`.
+    /// The certificate authorities in a `caBundle`.
     Bundle(Arc<rustls::ClientConfig>),
-    /// The system's.
+    /// The certificate authorities of the system.
     System,
 }
 
 impl Trust {
-    /// Parses a `caBundle`; without one, the system's authorities are used.
+    /// Parses a `caBundle`; without one, the system's certificate authorities are used.
     pub(crate) fn new(bundle: Option<&str>) -> Result<Trust, String> {
         let Some(bundle) = bundle.filter(|bundle| !bundle.is_empty()) else { return Ok(Trust::System) };
         tls(trusting(bundle)?, None).map(Trust::Bundle)
     }
 
-    /// The TLS configuration. The system's authorities are loaded at the first call that needs
-    /// them: most definitions name a webhook that a server with one stored version never calls.
+    /// The TLS configuration. The system's certificate authorities are loaded at the first call
+    /// that needs them. Most conversion webhooks are never called, because all objects are stored
+    /// and requested in one version.
     pub(crate) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
         static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
         match self {
@@ -42,8 +43,8 @@ impl Trust {
     }
 }
 
-/// TLS configuration for an aggregated API server, presenting `identity`. Trusts the `caBundle`,
-/// without one the system's authorities, or (`insecure`) any server.
+/// TLS configuration for an aggregated API server, presenting `identity`. Trusts the `caBundle` or,
+/// without one, the system's certificate authorities. If `insecure` is set, it trusts any server.
 pub(crate) fn authenticated(
     bundle: Option<&str>,
     insecure: bool,

@@ -1,9 +1,9 @@
 //! Verifies the certificates of webhook servers: by rustls' rules, and also those that only Go's
 //! TLS accepts.
+//!
 //! Many webhooks serve with a self-signed CA certificate (`openssl req -x509`, Go's `httptest`) and
 //! use that certificate as caBundle. The rules of web browsers reject a CA certificate as server
 //! certificate. Go, and with it Kubernetes, accepts it.
-//! certificate; Go, and with it Kubernetes, accepts it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Verifies servers against authorities.
+/// Verifies server certificates against trusted certificate authorities.
 #[derive(Debug)]
 pub(super) struct Verifier {
     web: Arc<WebPkiServerVerifier>,

@@ -95,7 +95,7 @@ async fn an_update_of_a_roles_labels_requires_its_permissions() {
     let granting = "is attempting to grant RBAC permissions not currently held";
     rejected(patch(&clerk, "wide", label.clone()).await, granting);
     rejected(patch(&clerk, "wide", json!({"metadata": {"annotations": {"a": "b"}}})).await, granting);
-    // Changes of finalizers and owner references (garbage collection) grant nothing. Neither do
+    // Changes to finalizers and owner references (garbage collection) grant nothing. Neither do
     // updates without a change.
     patch(&clerk, "wide", json!({})).await.expect(200);
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}]);

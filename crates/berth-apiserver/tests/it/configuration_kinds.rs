@@ -1,5 +1,5 @@
-//! Kinds that the server stores for clients but does not act on (flow control and others), and
-//! addresses of Services.
+//! Kinds of configuration (flow control, IP addresses, controller revisions, CSI drivers),
+//! component statuses, and addresses of Services.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

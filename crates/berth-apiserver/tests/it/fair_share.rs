@@ -48,7 +48,7 @@ async fn create(mut connection: SendRequest<String>, token: &'static str, name: 
         .header("authorization", format!("Bearer {token}"))
         .body(body)
         .expect("a request");
-    let response = connection.send_request(request).await.expect("an answer");
+    let response = connection.send_request(request).await.expect("a response");
     assert_eq!(response.status(), 201);
     let body = response.into_body().collect().await.expect("a body").to_bytes();
     let object: Value = serde_json::from_slice(&body).expect("JSON");
@@ -156,7 +156,7 @@ async fn an_extension_releases_its_lane_while_it_calls_the_server() {
         answers.spawn(async move {
             let path = format!("https://localhost/apis/asks.example.com/v1/namespaces/n-{number}/things/it");
             let request = http::Request::get(path).header("authorization", "Bearer flood").body(String::new());
-            let response = connection.send_request(request.expect("a request")).await.expect("an answer");
+            let response = connection.send_request(request.expect("a request")).await.expect("a response");
             assert_eq!(response.status(), 200);
             let body = response.into_body().collect().await.expect("a body").to_bytes();
             serde_json::from_slice::<Value>(&body).expect("JSON")["allowed"].clone()

@@ -21,7 +21,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// kubectl for the server.
+    /// A kubectl command that uses the server's kubeconfig.
     pub fn command(&self) -> Command {
         let mut command = Command::new("kubectl");
         command

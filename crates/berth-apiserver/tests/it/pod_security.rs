@@ -1,4 +1,5 @@
-//! Pod Security levels of namespaces: pods are rejected, their creators warned, violations audited.
+//! Pod Security levels of namespaces: pods are rejected, their creators get warnings, and
+//! violations are audited.
 
 use std::sync::{Arc, Mutex};
 

@@ -25,6 +25,12 @@ async fn a_pod_gets_the_defaults_of_kube_apiserver() {
     let keys: Vec<&str> =
         spec["tolerations"].as_array().unwrap().iter().map(|toleration| toleration["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "nvidia.com/gpu"]);
+    // An update that leaves them out gets them again.
+    let mut updated = created.clone();
+    updated["spec"]["tolerations"] = json!([{"key": "mine", "operator": "Exists"}]);
+    let updated = server.put(&format!("{PODS}/a"), updated).await.expect(200);
+    let keys: Vec<&Value> = updated["spec"]["tolerations"].as_array().unwrap().iter().map(|it| &it["key"]).collect();
+    assert_eq!(keys, ["mine", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "nvidia.com/gpu"]);
     assert_eq!(
         (&created["status"]["phase"], &created["status"]["qosClass"]),
         (&json!("Pending"), &json!("BestEffort"))

@@ -1,6 +1,5 @@
-//! Clients that read an object and write it back change nothing, although they do not send exactly
-//! the object that they received: Go encodes empty structs, and omits empty lists, strings and
-//! flags.
+//! Clients can read an object and write it back, although they do not send exactly the object that
+//! they received: Go encodes empty structs, and omits empty lists, strings and flags.
 
 use serde_json::{Map, Value, json};
 

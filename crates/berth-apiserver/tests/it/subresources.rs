@@ -135,7 +135,11 @@ async fn evictions_decrement_the_allowed_disruptions() {
     evict("p1", "?dryRun=All").await.expect(201);
     assert_eq!(budget().await["disruptionsAllowed"], 1);
     evict("p1", "").await.expect(201);
-    assert!(!server.get(&format!("{PODS}/p1")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
+    let evicted = server.get(&format!("{PODS}/p1")).await.expect(200);
+    assert!(!evicted["metadata"]["deletionTimestamp"].is_null());
+    let conditions = evicted["status"]["conditions"].as_array().expect("conditions");
+    let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget").expect("marked");
+    assert_eq!((&target["status"], &target["reason"]), (&json!("True"), &json!("EvictionByEvictionAPI")));
     let charged = budget().await;
     assert_eq!(
         (&charged["disruptionsAllowed"], &charged["disruptedPods"]),

@@ -74,7 +74,8 @@ async fn a_client_that_stalls_in_its_body_gets_a_504() {
         format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 100\r\n\r\n{{");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = [0; 64];
-    let read = tokio::time::timeout(LONG / 10, stream.read(&mut answer)).await.expect("an answer").expect("an answer");
+    let read =
+        tokio::time::timeout(LONG / 10, stream.read(&mut answer)).await.expect("a response").expect("a response");
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
 }

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, server};
 
-/// Sends a merge patch and compares the causes of its rejection. None means that it is accepted.
+/// Sends a merge patch and compares the causes of its rejection. Without expected causes, the patch
+/// must be accepted.
 async fn change(server: &Server, path: &str, patch: Value, expected: &[&str]) {
     let answer = server.patch(path, "merge-patch", patch.clone()).await;
     let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();

@@ -330,7 +330,7 @@ async fn a_webhook_with_side_effects_is_not_called_for_dry_runs() {
     server.delete(&format!("{MAPS}/one?dryRun=All"), Value::Null).await.expect(200);
     let asked = hook_server.seen()[1].1["request"].take();
     assert_eq!((&asked["operation"], &asked["dryRun"]), (&json!("DELETE"), &json!(true)));
-    // A webhook that was stored before this validation existed.
+    // The webhook is now as if it had been stored before this validation existed.
     let name = "validatingwebhookconfigurations";
     let key = format!("/admissionregistration.k8s.io/{name}/plain");
     let store = server.api.store_handle();

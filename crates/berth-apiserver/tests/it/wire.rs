@@ -57,7 +57,7 @@ pub async fn connect(
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// A client that trusts an authority and presents `identity`, if any.
+/// A client that trusts a certificate authority and presents `identity`, if any.
 fn client(authority_pem: &str, identity: Option<&Identity>) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).expect("PEM")).expect("an authority");
@@ -81,7 +81,7 @@ fn get(path: &str, header: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n")
 }
 
-/// A listener on a free port, the authority of its certificate, and the current time. The time is
+/// A listener on a free port, the issuer of its certificate, and the current time. The time is
 /// real, because certificates are checked against the system's clock.
 pub(crate) async fn on_a_free_port() -> (Listener, Pki, jiff::Timestamp) {
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
@@ -107,7 +107,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     }));
 
     let check = async |identity: Option<&Identity>, request: String, expected: &str| {
-        let answer = ask(address, &pki, identity, &request).await.expect("an answer");
+        let answer = ask(address, &pki, identity, &request).await.expect("a response");
         assert!(answer.contains(expected), "{request}\n{answer}");
     };
     check(None, get("/version", ""), "v1.36.0+berth").await;
@@ -127,7 +127,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     let plain = pki.client("carol", None).expect("a certificate");
     check(Some(&plain), get("/api/v1/namespaces", ""), "User \\\"carol\\\" cannot list").await;
 
-    // A certificate of another authority is rejected.
+    // A certificate of another certificate authority is rejected.
     let other = Pki::ephemeral(now).expect("keys");
     let forged = other.client("admin", Some("system:masters")).expect("a certificate");
     for path in ["/api/v1/namespaces", "/version"] {
@@ -147,7 +147,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "the listener still responds");
 }
 
-/// An authority or a certificate that it signed, with its key.
+/// A certificate authority or a certificate that it signed, with its key.
 struct Signed {
     pem: String,
     key: rcgen::KeyPair,
@@ -205,7 +205,7 @@ async fn external_authorities_with_intermediates_are_trusted_and_can_be_replaced
     let check = async |identity: &Identity, expected: &str| {
         let request = get("/api/v1/nodes", "");
         let answer = ask_as(address, "api.example.com", &root.pem, Some(identity), &request).await;
-        let answer = answer.expect("an answer");
+        let answer = answer.expect("a response");
         assert!(answer.contains(expected), "expected {expected}:\n{answer}");
     };
     let ann = signed("ann", Some(&between), 2040);
@@ -217,7 +217,7 @@ async fn external_authorities_with_intermediates_are_trusted_and_can_be_replaced
     check(&pki.client("bob", None).expect("signed"), "User \\\"bob\\\" cannot list").await;
 
     // For the server's own name, it presents a certificate of its own authority.
-    let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("an answer");
+    let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("a response");
     assert!(own.contains("200 OK"), "{own}");
 
     certificates.client_authorities_pem = other.pem.clone();

@@ -31,8 +31,8 @@ impl Authorizer for CachingAuthorizer<'_> {
     }
 }
 
-/// The cache key of a check: groups are sorted and empty selectors are dropped, so that equal
-/// checks have equal keys.
+/// The cache key of a check: groups are sorted and selectors that cannot be parsed are dropped, so
+/// that equal checks have equal keys.
 fn key(attributes: &Attributes) -> Attributes {
     let mut key = attributes.clone();
     if let Some(user) = &mut key.user {

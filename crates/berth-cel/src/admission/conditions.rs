@@ -73,7 +73,8 @@ impl MatchConditions {
     }
 }
 
-/// The result of evaluated conditions; `broken` is an error of the evaluation as a whole.
+/// Combines the results of the single conditions; `broken` is an error of the evaluation as a
+/// whole.
 pub fn decide(
     results: &[(String, Result<bool, String>)],
     broken: Option<String>,

@@ -39,9 +39,9 @@ use crate::value::{Value, untyped, view};
 /// The declarations that an expression may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
-    /// `params`.
+    /// True if `params` is declared.
     pub params: bool,
-    /// `authorizer`.
+    /// True if `authorizer` is declared.
     pub authorizer: bool,
     /// The type of `object` and `oldObject`, if known.
     pub object: Option<Type>,
@@ -157,7 +157,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Values in the order of declaration.
+    /// The values of the variables, in the order of [`PLACES`].
     pub(crate) fn values(&self) -> Vec<Value<'a>> {
         let text = |pointer: &str| self.request.pointer(pointer).and_then(Json::as_str).unwrap_or_default().to_owned();
         let request_resource = Attributes {

@@ -168,8 +168,8 @@ fn json_of(value: &Value<'_>) -> Result<Json, String> {
 }
 
 /// Applies a mutation to an object. If the schema is known, fields must be declared, and an apply
-/// configuration may not set parts of atomic lists and maps. `Types` are those of field ownership:
-/// they define metadata for every kind, whatever the schema says.
+/// configuration may not set parts of atomic lists and maps. `Types` are the types of server-side
+/// apply, which include the fields of `metadata` for every kind, regardless of the schema.
 pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)>) -> Result<Json, String> {
     match mutation {
         Mutation::Patch(operations) => {
@@ -205,7 +205,7 @@ pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)
     }
 }
 
-/// True if the patch fails at one of its own `test` operations and would succeed without it.
+/// True if one of the patch's `test` operations fails, and the operations before it succeed.
 fn has_failing_test(object: &Json, operations: &Json) -> bool {
     let Some(list) = operations.as_array() else { return false };
     list.iter().enumerate().filter(|(_, operation)| operation["op"] == "test").any(|(index, _)| {
@@ -224,8 +224,8 @@ fn check_applied(applied: &Json, schema: &Schema, path: &str) -> Result<(), Stri
         Json::Object(fields) => fields.iter().try_for_each(|(name, value)| {
             let at = format!("{path}.{name}");
             match schema.property(name) {
-                // A schema's rules for metadata restrict its values; the fields of metadata are the
-                // same for all kinds.
+                // This schema only restricts values in `metadata` and does not declare its fields,
+                // which are the same for all kinds.
                 Some(below) if path.is_empty() && name == "metadata" && below.target().property("labels").is_none() => {
                     Ok(())
                 }

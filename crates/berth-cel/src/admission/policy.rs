@@ -86,8 +86,8 @@ impl Expression {
         self.program.as_ref().ok().map(Program::result_type)
     }
 
-    /// Evaluates the expression for a request. `call_limit` is its cost limit (the usual limit if
-    /// absent), `budget` the remaining cost budget of all expressions.
+    /// Evaluates the expression for a request. `call_limit` is its cost limit ([`CALL_COST_MAX`] if
+    /// absent), and `budget` is the remaining cost budget of all expressions.
     pub fn evaluate_on<'a>(
         &self,
         inputs: &Inputs<'a>,

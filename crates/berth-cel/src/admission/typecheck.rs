@@ -19,7 +19,7 @@ pub struct Kind {
     pub decl: Option<Arc<Decl>>,
 }
 
-/// One warning, as in `status.typeChecking.expressionWarnings`.
+/// One warning, in the format of `status.typeChecking.expressionWarnings`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Path of the expression.

@@ -59,7 +59,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
         "check" => |authorizer, args| match args {
             [Value::Check(check), Value::String(verb)] if matches!(check.kind, Kind::Path | Kind::Resource) => {
                 let Some(authorizer) = authorizer else {
-                    return Err(EvalError::message("there is no authorizer to ask"));
+                    return Err(EvalError::message("no authorizer is available"));
                 };
                 let attributes = Attributes { verb: verb.to_string(), ..check.attributes.clone() };
                 Ok(Value::Decision(Arc::new(authorizer.authorize(&attributes))))

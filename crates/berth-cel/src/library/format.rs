@@ -11,7 +11,8 @@ use crate::value::{Map, NAMED_FORMATS, Outcome, Value, named_format, text_of_dou
 const PRECISION_MAX: usize = 1000;
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    /// A function without parameters for each format, by its name and place in the table.
+    /// Returns, for each name, the function without parameters whose result is the format at this
+    /// index of the table.
     macro_rules! constants {
         ($($name:literal => $index:literal),*) => {
             match name {
@@ -140,7 +141,7 @@ fn signed(value: i64, digits: String) -> String {
     if value < 0 { format!("-{digits}") } else { digits }
 }
 
-/// `3.140000×10⁰⁰`.
+/// The number in scientific notation: `3.140000×10⁰⁰`.
 fn scientific(value: f64, precision: usize) -> String {
     let text = format!("{value:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

@@ -26,7 +26,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// A duration in a unit of so many nanoseconds, or a part of a timestamp.
+/// A duration in units of `unit` nanoseconds, or the part of a timestamp that `take` returns.
 fn amount<'a>(args: &[Value<'a>], unit: i64, take: fn(&DateTime) -> i64) -> Outcome<'a> {
     match args {
         [Value::Duration(nanos)] => Ok(Value::Int(nanos / unit)),
@@ -96,7 +96,7 @@ mod tests {
         };
         is("2026-01-15T12:00:00Z", "America/Los_Angeles", 4);
         is("2026-07-15T12:00:00Z", "America/Los_Angeles", 5);
-        // The hour that is repeated.
+        // Both times are in the hour that is repeated when summer time ends.
         is("2026-10-25T00:30:00Z", "Europe/Berlin", 2);
         is("2026-10-25T01:30:00Z", "Europe/Berlin", 2);
         is("2026-01-15T12:00:00Z", "Asia/Kolkata", 17);

@@ -86,8 +86,8 @@ impl Stored for NothingStored {
 }
 
 /// Validates the rules of a schema as written (the `openAPIV3Schema` of a version). `parsed` is the
-/// result of [`Schema::parse_crd`], or `None` if it failed: then rules are validated whose own
-/// subtree can be parsed.
+/// result of [`Schema::parse_crd`], or `None` if it failed; in that case only rules whose own
+/// subtree can be parsed are validated.
 pub fn check_definition(
     schema: &Json,
     parsed: Option<&Arc<Schema>>,
@@ -262,7 +262,7 @@ impl Checker<'_> {
     }
 }
 
-/// True if the node and all nodes below it are structural enough for types.
+/// True if the node and all nodes below it are structural enough to derive their types.
 fn is_structured(schema: &Json) -> bool {
     let properties = schema.get("properties").and_then(Json::as_object);
     let additional = schema.get("additionalProperties").filter(|values| !values.is_null());

@@ -331,7 +331,7 @@ impl<'a> Validation<'a> {
         ratchet: &Ratchet<'_>,
         is_root: bool,
     ) {
-        // Rules apply to values; the parent checks null and absent ones.
+        // Rules are not evaluated for null: rules of the parent can check null and absent values.
         if value.is_null() {
             return;
         }

@@ -11,7 +11,7 @@ use crate::error::EvalError;
 /// A list: borrowed from JSON, or created by an expression.
 #[derive(Clone, Debug)]
 pub enum List<'a> {
-    /// Items of an object.
+    /// Items of a list in an object.
     Json(&'a [Json], Option<&'a Decl>),
     /// Items created by an expression.
     Owned(Arc<Vec<Value<'a>>>),
@@ -65,7 +65,8 @@ impl<'a> List<'a> {
         fields
             .iter()
             .map(|field| match item {
-                // Looked up by the name in the object, because keys need not be identifiers.
+                // The key is looked up by its name in the object, because it need not be an
+                // identifier.
                 Value::Map(Map::Json(map, _)) => map.get(field).map(untyped),
                 Value::Map(map) => map.get_str(field).and_then(Result::ok),
                 _ => None,
@@ -129,7 +130,7 @@ impl<'a> List<'a> {
                         None => items.push(item),
                     }
                 }
-                // A merged list keeps its keys for later comparisons.
+                // The result has no keys, so later comparisons depend on the order of its items.
                 return Ok(Value::List(List::Owned(Arc::new(items))));
             }
             _ => {

@@ -148,7 +148,8 @@ impl<'a> Value<'a> {
         self.type_().name().to_owned()
     }
 
-    /// The size for cost accounting: the length of strings, lists and maps, one for other values.
+    /// The size for cost accounting: the length of strings, octets, lists and maps, the number of
+    /// octets of addresses and networks, and one for other values.
     pub(crate) fn size(&self) -> u64 {
         let size = match self {
             Value::String(text) => text.chars().count(),

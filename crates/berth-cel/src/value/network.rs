@@ -64,7 +64,7 @@ pub(crate) fn parse_ip(text: &str) -> Result<IpAddr, EvalError> {
     Err(fail(format!("ParseAddr(\"{text}\"): {}", why_not_ip(text))))
 }
 
-/// Why a text is not an address.
+/// Why a string is not an address.
 fn why_not_ip(text: &str) -> String {
     if !text.contains(':') {
         if !text.contains('.') {

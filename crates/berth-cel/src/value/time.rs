@@ -67,7 +67,7 @@ impl Timestamp {
         i128::from(self.seconds) * NANOS + i128::from(self.nanos)
     }
 
-    /// The timestamp so many nanoseconds later.
+    /// The timestamp that is `nanos` nanoseconds later.
     pub(crate) fn plus(self, nanos: i128) -> Result<Timestamp, EvalError> {
         let total = self.total_nanos() + nanos;
         let seconds = i64::try_from(total.div_euclid(NANOS)).ok();
@@ -131,7 +131,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A number of digits only.
+/// Parses a number that consists of digits only, without a sign.
 fn number<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }

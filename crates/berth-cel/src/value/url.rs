@@ -38,7 +38,7 @@ impl Url {
         if scheme.is_empty() && !rest.starts_with('/') {
             return fail("invalid URI for request");
         }
-        // The part after a scheme without a slash is opaque.
+        // If no slash follows the scheme, the rest is opaque.
         let rest = if !scheme.is_empty() && !rest.starts_with('/') { "" } else { rest };
         let (host, path) = match rest.strip_prefix("//") {
             Some(after) if !scheme.is_empty() || !rest.starts_with("///") => {

@@ -41,8 +41,8 @@ fn absent_optional_values_are_free() {
 fn failed_operations_are_charged() {
     assert_eq!(costs("1 / 0 > 0 || true").1, 2);
     assert_eq!(costs("[1 / 0] == [1] || true").1, 12);
-    // A call with three operands stops at the first failed operand. It is charged only if that is
-    // the last one.
+    // A call with three operands stops at the first failed operand. The call is charged only if
+    // that operand is the last one.
     assert_eq!(costs("'a'.replace('a', ['b'][1]) == 'b' || true").1, 4);
     assert_eq!(costs("'a'.replace(['a'][1], ['b'][0]) == 'b' || true").1, 3);
 }

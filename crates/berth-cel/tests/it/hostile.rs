@@ -11,7 +11,7 @@ fn env() -> Env {
 
 #[test]
 fn the_deepest_expressions_that_parse_also_run() {
-    // Runs on a thread with the stack size of a worker.
+    // The expressions run on a thread with the stack size of a worker.
     let deepest = || {
         let x = json!({});
         let texts = [

@@ -73,7 +73,7 @@ fn a_defaulted_field_is_charged_for_the_more_expensive_evaluation() {
         assert_eq!(found.len(), errors, "{found:?}");
         budget
     };
-    // 3 for each field with an old value and 4 for each without one.
+    // The cost is 3 for each field with an old value and 4 for each field without one.
     assert_eq!(left("oldSelf.orValue(self) == self", 0), Some(12));
     assert_eq!(left("oldSelf.hasValue()", 2), Some(16));
     assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "a value that may not stay is not evaluated as a new value");

@@ -188,13 +188,20 @@ impl Reconciler for Autoscaler {
         let bound = self.active.get(PodPlace::Bound.as_str());
         let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone())
             .and_daemons(self.daemon_sets.list());
-        let up = plan_scale_up(&view, &self.configuration);
-        let mut due = None;
+        let up = plan_scale_up(&view, &self.configuration, now);
+        let mut due = up.due;
         if !up.growths.is_empty() {
             self.lock().last_growth = Some(now);
         }
         for growth in &up.growths {
             self.grow(growth, &view).await?;
+        }
+        for (name, nodes) in &up.withdraw {
+            if let Some(pool) = view.pools.get(name) {
+                let mut spec = pool.spec.clone();
+                spec.nodes = Some(*nodes);
+                self.write_spec(pool, &spec).await?;
+            }
         }
         self.report_unhelped(&view, &up.unhelped);
         // As in the Kubernetes autoscaler, a scan that scales up does not scale down.
@@ -202,7 +209,7 @@ impl Reconciler for Autoscaler {
             let protected = self.protected(now);
             let last_growth = self.lock().last_growth;
             let down = plan_scale_down(&view, scaling, &protected, last_growth, now);
-            due = down.due;
+            due = due.into_iter().chain(down.due).min();
             self.shrink(&down, now).await?;
         }
         let interval = scaling.scan_interval.0;

@@ -2,13 +2,14 @@
 //!
 //! Source: Google's documentation of node auto-provisioning and workload separation. Known keys of
 //! `cloud.google.com/` and `kubernetes.io/` select properties of the pool; unknown ones are
-//! rejected. Any other key becomes a label and a taint of the pool, if the pod tolerates that taint.
+//! rejected. Any other key becomes a label and a taint of the pool, if the pod tolerates that
+//! taint.
 
 use std::collections::BTreeMap;
 
 use berth_api::berth::{
-    Accelerator, ClusterConfiguration, LocationPolicy, MachineShape, MachineType, NodePool, NodePoolSpec, NodeTaint,
-    Provisioning, TaintEffect, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types,
+    ClusterConfiguration, LocationPolicy, MachineType, NodePool, NodePoolSpec, NodeTaint, Provisioning, TaintEffect,
+    allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types,
 };
 use berth_apimachinery::well_known::{self, ZONE};
 use k8s_openapi::api::core::v1::Taint;
@@ -18,6 +19,7 @@ use crate::scheduling::{PodInfo, tolerates};
 
 const ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
 const TPU: &str = "cloud.google.com/gke-tpu-accelerator";
+const TPU_TOPOLOGY: &str = "cloud.google.com/gke-tpu-topology";
 const PLACEMENT_GROUP: &str = "cloud.google.com/gke-placement-group";
 const SPOT: &str = "cloud.google.com/gke-spot";
 const PROVISIONING: &str = "cloud.google.com/gke-provisioning";
@@ -56,7 +58,7 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
                     return Err(format!("no.scale.up.nap.pod: no machine type has {key}={value}"));
                 }
             }
-            "cloud.google.com/gke-accelerator-count" | "cloud.google.com/gke-gpu" => {}
+            "cloud.google.com/gke-accelerator-count" | "cloud.google.com/gke-gpu" | TPU_TOPOLOGY => {}
             PLACEMENT_GROUP => {
                 separate_workload(pod, key, value, &mut spec)?;
                 spec.placement_group = Some(value.clone());
@@ -80,21 +82,32 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
     }
     let machine = choose_machine(pod, &wanted, accelerator, configuration)?;
     spec.machine_type = Some(machine.name.to_owned());
-    if let Some((kind, count)) = machine.accelerator {
-        if !kind.starts_with("tpu-") {
+    if let Some((kind, _)) = machine.accelerator {
+        if kind.starts_with("tpu-") {
+            spec.tpu_topology = wanted.get(TPU_TOPOLOGY).cloned();
+            if spec.is_slice() {
+                spec.max_nodes = Some(spec.slice_hosts());
+                // A slice is within one zone.
+                spec.zones.truncate(1);
+            }
+            if let Some(problem) = spec.problems("").first() {
+                return Err(format!("no.scale.up.nap.pod.tpu: {problem}"));
+            }
+        } else {
             spec.labels.insert(ACCELERATOR.into(), kind.into());
-        }
-        if let Some(topology) = wanted.get("cloud.google.com/gke-tpu-topology") {
-            let accelerator =
-                Accelerator { r#type: kind.into(), count, resource: None, topology: Some(topology.clone()) };
-            spec.machine = Some(MachineShape { accelerator: Some(accelerator), ..MachineShape::default() });
         }
     }
     let name = match &spec.placement_group {
         Some(group) => group.clone(),
         None => {
-            let identity = format!("{:?}{:?}{:?}{:?}", spec.labels, spec.taints, spec.zones, spec.provisioning);
-            let gpus = machine.accelerator.map_or(String::new(), |(_, count)| format!("-gpu{count}"));
+            let topology = spec.tpu_topology.as_deref().unwrap_or_default();
+            let identity =
+                format!("{:?}{:?}{:?}{:?}{topology}", spec.labels, spec.taints, spec.zones, spec.provisioning);
+            let gpus = match machine.accelerator {
+                Some((kind, count)) if kind.starts_with("tpu-") => format!("-tpu{count}"),
+                Some((_, count)) => format!("-gpu{count}"),
+                None => String::new(),
+            };
             format!("nap-{}{gpus}-{:08x}", machine.name, hash(&["nap", &identity]) as u32)
         }
     };
@@ -176,7 +189,8 @@ fn choose_machine(
         let has_accelerator = match (machine.accelerator, gpus > 0 || accelerator.is_some()) {
             (None, false) => true,
             (Some((kind, count)), true) => {
-                count >= gpus
+                // A pod uses all TPU chips of its machine, and a GPU pod may leave some to others.
+                (if kind.starts_with("tpu-") { count == gpus } else { count >= gpus })
                     && accelerator.is_none_or(|wanted| wanted == kind)
                     && provisioning.limits.contains_key(kind)
             }

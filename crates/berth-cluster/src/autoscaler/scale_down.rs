@@ -68,10 +68,16 @@ pub fn plan_scale_down(
         let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
         removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
         let mut removed_nodes: Vec<&Arc<Node>> = Vec::new();
+        // The machines of a TPU slice are only removed together.
+        let is_busy_slice = pool.spec.is_slice()
+            && nodes
+                .iter()
+                .filter_map(|node| view.cluster().node(&node.name_any()))
+                .any(|state| counted(state).any(|pod| pod.priority >= scaling.expendable_pods_priority_cutoff));
         for node in nodes {
             let node_name = node.name_any();
             let Some(state) = view.cluster().node(&node_name) else { continue };
-            // A marked node: drain it, and remove it once it is empty and its delay is over.
+            // A marked node: drain it, and remove it once it is empty and its delay has elapsed.
             if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
                 let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
                 plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
@@ -87,6 +93,7 @@ pub fn plan_scale_down(
             let booked = request_of(node).and_then(|request| protected.get(request)).filter(|until| **until > now);
             due.extend(booked);
             let is_unneeded = removable > 0
+                && !is_busy_slice
                 && booked.is_none()
                 // A node without its accelerators is not idle: it is still starting.
                 && is_complete(pool, node)
@@ -118,7 +125,8 @@ pub fn plan_scale_down(
         // A pool shrinks only from its desired size, so that a decrease in progress is not planned
         // a second time.
         let settled = nodes.len() + creating == usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
-        if settled && !removed_nodes.is_empty() {
+        let is_whole = !pool.spec.is_slice() || removed_nodes.len() == nodes.len();
+        if settled && is_whole && !removed_nodes.is_empty() {
             plan.shrink.push((name.clone(), spec_without(pool, &removed_nodes)));
         }
         if pool.spec.autoprovisioned

@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use berth_api::berth::{ClusterConfiguration, NodePool};
 use berth_runtime::ObjectKey;
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::binpack::{Packed, pack};
 use super::provision::derive_pool;
 use super::view::{View, add_capacity};
 use crate::pools::{template, zones};
-use crate::scheduling::{NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
+use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
+
+/// Maximum number of pools that node auto-provisioning creates for equal TPU slices.
+const SLICES_MAX: usize = 1000;
 
 /// A pool that grows.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +42,10 @@ pub struct ScaleUp {
     pub growths: Vec<Growth>,
     /// Pods for which no pool can grow, with the reasons.
     pub unhelped: BTreeMap<ObjectKey, String>,
+    /// Pools whose orders the cloud could not fulfil, with the number of machines that they keep.
+    pub withdraw: BTreeMap<String, i32>,
+    /// End of the first back-off, if pods wait.
+    pub due: Option<Timestamp>,
 }
 
 /// Plans growth for the view's pending pods. Pods that fit on ordered nodes need none.
@@ -45,8 +53,10 @@ pub struct ScaleUp {
 /// Of several suitable pools, the pool with the lowest price per placed pod grows. If prices are
 /// equal, the pool that places more pods is chosen, then the first name; the Kubernetes autoscaler
 /// chooses at random. New pools are created only for pods that fit on no existing pool.
-pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
-    let mut plan = ScaleUp::default();
+///
+/// A pool whose last order the cloud could not fulfil does not grow before its back-off is over.
+pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration, now: Timestamp) -> ScaleUp {
+    let mut plan = ScaleUp { withdraw: withdrawals(view), ..ScaleUp::default() };
     if view.pending.is_empty() {
         return plan;
     }
@@ -74,8 +84,10 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
     loop {
         let mut best: Option<(Cost, &Arc<NodePool>, Packed)> = None;
         for pool in view.growable() {
-            let own =
-                pool.spec.nodes.unwrap_or(pool.spec.initial_nodes) + grown.get(&pool.name_any()).copied().unwrap_or(0);
+            if configuration.autoscaling.retry_at(pool).is_some_and(|retry| retry > now) {
+                continue;
+            }
+            let own = pool.spec.nodes_own() + grown.get(&pool.name_any()).copied().unwrap_or(0);
             let room = pool.spec.nodes_max().saturating_sub(own).max(0);
             let room = usize::try_from(room).unwrap_or(0).min(budget.nodes);
             if room == 0 {
@@ -83,17 +95,14 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
             }
             let make = |i: usize| new_node(pool, view, usize::try_from(own).unwrap_or(0) + i);
             let room = budget.limited(&machines[&pool.name_any()].node, room);
-            let packed = pack(&left, &cluster, room, make);
-            if packed.placed.is_empty() {
-                continue;
-            }
+            let Some(packed) = packed_whole(pool, &left, &cluster, room, make) else { continue };
             let cost = Cost::of(pool, &packed);
             if best.as_ref().is_none_or(|(known, ..)| cost.is_better_than(known)) {
                 best = Some((cost, pool, packed));
             }
         }
         let Some((_, pool, packed)) = best else { break };
-        let own = pool.spec.nodes.unwrap_or(pool.spec.initial_nodes);
+        let own = pool.spec.nodes_own();
         let count = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
         *grown.entry(pool.name_any()).or_insert(0) += count;
         let to = own + grown[&pool.name_any()];
@@ -117,17 +126,21 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
             }),
         }
     }
-    create_pools(view, configuration, &machines, &mut left, &mut budget, &mut plan);
+    create_pools((view, configuration, now), &machines, &mut left, &mut budget, &mut plan);
+    if !left.is_empty() {
+        let retries = view.growable().filter_map(|pool| configuration.autoscaling.retry_at(pool));
+        plan.due = retries.filter(|at| *at > now).min();
+    }
     for pod in left {
-        plan.unhelped.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &machines, &grown));
+        let why = || reasons(&pod, (view, configuration, now), &machines, &grown);
+        plan.unhelped.entry(pod.key.clone()).or_insert_with(why);
     }
     plan
 }
 
 /// Node auto-provisioning: plans new pools for pods that fit on no existing pool.
 fn create_pools(
-    view: &View,
-    configuration: &ClusterConfiguration,
+    (view, configuration, now): (&View, &ClusterConfiguration, Timestamp),
     machines: &BTreeMap<String, NodeState>,
     left: &mut Vec<Arc<PodInfo>>,
     budget: &mut Budget,
@@ -143,24 +156,34 @@ fn create_pools(
         let mut pool = match derived {
             Ok(pool) => pool,
             Err(why) => {
-                plan.unhelped
-                    .insert(pod.key.clone(), format!("{}, {why}", reasons(&pod, view, machines, &BTreeMap::new())));
+                plan.unhelped.insert(
+                    pod.key.clone(),
+                    format!("{}, {why}", reasons(&pod, (view, configuration, now), machines, &BTreeMap::new())),
+                );
                 position += 1;
                 continue;
             }
         };
+        let is_known =
+            |name: &str| view.pools.contains_key(name) || plan.growths.iter().any(|growth| growth.pool == name);
+        if pool.spec.is_slice() {
+            // A pool is one slice, so a further slice is a further pool.
+            let first = pool.name_any();
+            let names = (2..SLICES_MAX).map(|number| format!("{first}-{number}"));
+            let free = std::iter::once(first.clone()).chain(names).find(|name| !is_known(name));
+            pool.metadata.name = Some(free.unwrap_or(first));
+        }
         let name = pool.name_any();
-        let is_known = view.pools.contains_key(&name) || plan.growths.iter().any(|growth| growth.pool == name);
-        if is_known {
+        if is_known(&name) {
             position += 1;
             continue;
         }
         let make = |i: usize| new_node(&pool, view, i);
         let room = usize::try_from(pool.spec.nodes_max()).unwrap_or(0).min(budget.nodes);
         let room = budget.limited(&make(0).node, room);
-        let packed = pack(left, view.cluster(), room, make);
+        let packed = packed_whole(&pool, left, view.cluster(), room, make).unwrap_or_default();
         if !packed.placed.contains(&position) {
-            if room == 0 {
+            if room < usize::try_from(pool.spec.slice_hosts()).unwrap_or(1) {
                 let why = "no.scale.up.nap: the limits of node auto-provisioning are reached";
                 plan.unhelped.insert(pod.key.clone(), format!("pod didn't trigger scale-up: {why}"));
             }
@@ -181,6 +204,39 @@ fn create_pools(
         });
         position = 0;
     }
+}
+
+/// Packs pods on at most `room` new nodes of a pool; whole TPU slices only. `None` if no pod is
+/// placed.
+fn packed_whole(
+    pool: &NodePool,
+    left: &[Arc<PodInfo>],
+    cluster: &Cluster,
+    room: usize,
+    make: impl Fn(usize) -> NodeState,
+) -> Option<Packed> {
+    let mut packed = pack(left, cluster, room, &make);
+    if packed.placed.is_empty() {
+        return None;
+    }
+    let used = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
+    let whole = usize::try_from(pool.spec.whole_slices(used)).unwrap_or(0);
+    if whole > room {
+        return None;
+    }
+    packed.nodes.extend((packed.nodes.len()..whole).map(make));
+    Some(packed)
+}
+
+/// Pools with an order that the cloud could not fulfil, and the number of machines that they have.
+fn withdrawals(view: &View) -> BTreeMap<String, i32> {
+    let short = |pool: &Arc<NodePool>| {
+        let missing = pool.status.as_ref()?.shortage.as_ref()?.missing;
+        // A pool keeps its minimum, and is ordered for as long as it takes.
+        let kept = pool.spec.nodes_own().saturating_sub(missing).max(pool.spec.min_nodes);
+        (missing > 0 && kept < pool.spec.nodes_own()).then(|| (pool.name_any(), kept))
+    };
+    view.growable().filter_map(short).collect()
 }
 
 /// Removes the placed pods from `left`. Returns their keys.
@@ -209,16 +265,17 @@ fn new_node(pool: &NodePool, view: &View, number: usize) -> NodeState {
 /// autoscaler. `machines` has a new node of each pool.
 fn reasons(
     pod: &PodInfo,
-    view: &View,
+    (view, configuration, now): (&View, &ClusterConfiguration, Timestamp),
     machines: &BTreeMap<String, NodeState>,
     grown: &BTreeMap<String, i32>,
 ) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for pool in view.growable() {
-        let own =
-            pool.spec.nodes.unwrap_or(pool.spec.initial_nodes) + grown.get(&pool.name_any()).copied().unwrap_or(0);
+        let own = pool.spec.nodes_own() + grown.get(&pool.name_any()).copied().unwrap_or(0);
+        let is_backed_off = configuration.autoscaling.retry_at(pool).is_some_and(|retry| retry > now);
         let why = match fits(pod, &machines[&pool.name_any()], &Resources::default()) {
             Err(unfit) => unfit.iter().map(ToString::to_string).collect(),
+            Ok(()) if is_backed_off => vec!["in backoff after failed scale-up".to_owned()],
             Ok(()) if own >= pool.spec.nodes_max() => vec!["max node group size reached".to_owned()],
             Ok(()) => vec!["max cluster limit reached".to_owned()],
         };
@@ -281,7 +338,7 @@ impl Budget {
         Self { nodes, totals: view.totals(), limits }
     }
 
-    /// How many nodes like this one the limits allow, at most `wanted`.
+    /// Number of nodes like this one that the limits allow, at most `wanted`.
     fn limited(&self, node: &k8s_openapi::api::core::v1::Node, wanted: usize) -> usize {
         let mut one = BTreeMap::new();
         add_capacity(&mut one, node, 1);

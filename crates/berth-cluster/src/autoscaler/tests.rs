@@ -66,6 +66,11 @@ fn objects(pods: Vec<Arc<PodInfo>>) -> Vec<Arc<Pod>> {
     pods.into_iter().map(|pod| pod.pod.clone()).collect()
 }
 
+/// The scale-up at the time 0.
+fn scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
+    plan_scale_up(view, configuration, at(0))
+}
+
 fn growths(plan: &ScaleUp) -> Vec<(String, i32, i32, usize)> {
     plan.growths.iter().map(|g| (g.pool.clone(), g.from, g.to, g.pods.len())).collect()
 }
@@ -80,7 +85,7 @@ fn the_cheapest_pool_grows_by_the_nodes_that_the_pods_need() {
         pool("dws", "g2-standard-4", 0, 10, json!({ "provisioning": "queued" })),
     ];
     let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
-    let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
+    let plan = scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
     assert_eq!(growths(&plan), [("small".into(), 1, 6, 5)], "one pod fits on the existing node");
     assert!(plan.unhelped.is_empty());
 }
@@ -89,7 +94,7 @@ fn the_cheapest_pool_grows_by_the_nodes_that_the_pods_need() {
 fn another_pool_grows_when_the_first_is_full_and_other_pods_get_a_reason() {
     let pools = [pool("large", "g2-standard-48", 0, 1, json!({})), pool("small", "g2-standard-24", 0, 2, json!({}))];
     let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
-    let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
+    let plan = scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
     assert_eq!(growths(&plan), [("large".into(), 0, 1, 2), ("small".into(), 0, 2, 2)]);
     let reasons: Vec<_> = plan.unhelped.values().cloned().collect();
     assert_eq!(reasons, ["pod didn't trigger scale-up: 2 max node group size reached"; 2]);
@@ -102,7 +107,7 @@ fn ordered_machines_are_not_ordered_again() {
     starting.truncate(1);
     let pending = (0..3).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
     let view = View::new(vec![ordered], starting, Vec::new(), pending, site());
-    assert_eq!(growths(&plan_scale_up(&view, &configuration(json!({})))), []);
+    assert_eq!(growths(&scale_up(&view, &configuration(json!({})))), []);
 }
 
 fn compact(name: &str, group: &str) -> Arc<PodInfo> {
@@ -129,7 +134,7 @@ fn provisioning(limit: &str) -> ClusterConfiguration {
 #[test]
 fn each_placement_group_gets_a_pool_within_the_limits() {
     let pending = ["a", "b"].iter().flat_map(|g| [0, 1].map(|i| compact(&format!("{g}{i}"), g))).collect();
-    let plan = plan_scale_up(&view(&[], Vec::new(), pending), &provisioning("3"));
+    let plan = scale_up(&view(&[], Vec::new(), pending), &provisioning("3"));
     assert_eq!(growths(&plan), [("a".into(), 0, 2, 2), ("b".into(), 0, 1, 1)]);
     assert_eq!(plan.unhelped.len(), 1);
     let new_pool = plan.growths[0].new_pool.as_ref().unwrap();
@@ -262,9 +267,126 @@ fn new_nodes_keep_capacity_for_their_daemon_pods() {
     };
     let nodes_for = |sets: Vec<Arc<DaemonSet>>| {
         let view = view(&pools, Vec::new(), pending.clone()).and_daemons(sets);
-        growths(&plan_scale_up(&view, &configuration(json!({}))))
+        growths(&scale_up(&view, &configuration(json!({}))))
     };
     assert_eq!(nodes_for(vec![]), [("cpu".into(), 0, 2, 4)]);
     assert_eq!(nodes_for(vec![daemon(json!({}))]), [("cpu".into(), 0, 4, 4)]);
     assert_eq!(nodes_for(vec![daemon(json!({"disk": "ssd"}))]), [("cpu".into(), 0, 2, 4)]);
+}
+
+fn tpu_pool(name: &str, nodes: i32, more: Value) -> Arc<NodePool> {
+    let mut with = json!({ "tpuTopology": "4x4" });
+    with.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    pool(name, "ct6e-standard-4t", nodes, 4, with)
+}
+
+fn tpu_pod(name: &str, more: Value) -> Arc<PodInfo> {
+    let resources = json!({ "requests": { "cpu": "8" }, "limits": { "google.com/tpu": 4 } });
+    let mut spec = json!({
+        "containers": [{ "name": "c", "resources": resources }],
+        "tolerations": [{ "key": "google.com/tpu", "operator": "Exists" }],
+        "nodeSelector": {
+            "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4" },
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let pod: Pod =
+        serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec })).unwrap();
+    Arc::new(PodInfo::new(Arc::new(pod)))
+}
+
+#[test]
+fn a_tpu_slice_grows_as_a_whole_or_not_at_all() {
+    let pools = [tpu_pool("slice", 0, json!({}))];
+    let pods = |count: usize| (0..count).map(|i| tpu_pod(&format!("p{i}"), json!({}))).collect::<Vec<_>>();
+    for count in [1, 4] {
+        let plan = scale_up(&view(&pools, Vec::new(), pods(count)), &configuration(json!({})));
+        assert_eq!(growths(&plan), [("slice".into(), 0, 4, count)], "{count} pods");
+    }
+    let plan = scale_up(&view(&pools, Vec::new(), pods(6)), &configuration(json!({})));
+    assert_eq!((growths(&plan), plan.unhelped.len()), (vec![("slice".into(), 0, 4, 4)], 2));
+    // Three machines are less than a slice.
+    let limited = configuration(json!({ "autoscaling": { "maxNodesTotal": 3 } }));
+    assert_eq!(growths(&scale_up(&view(&pools, Vec::new(), pods(4)), &limited)), []);
+    let chips = json!({ "nodeAutoProvisioning": { "enabled": true, "limits": {
+        "cpu": { "max": "10000" }, "memory": { "max": "100Ti" }, "tpu-v6e-slice": { "max": "12" } } } });
+    assert_eq!(growths(&scale_up(&view(&pools, Vec::new(), pods(4)), &configuration(chips))), []);
+}
+
+#[test]
+fn auto_provisioning_creates_one_pool_per_tpu_slice_within_its_limits() {
+    let limits = |chips: &str| {
+        configuration(json!({ "nodeAutoProvisioning": { "enabled": true, "limits": {
+            "cpu": { "max": "10000" }, "memory": { "max": "100Ti" }, "tpu-v6e-slice": { "max": chips } } } }))
+    };
+    let pods: Vec<_> = (0..8).map(|i| tpu_pod(&format!("p{i}"), json!({}))).collect();
+    let plan = scale_up(&view(&[], Vec::new(), pods.clone()), &limits("64"));
+    let made: Vec<(i32, i32, usize)> = plan.growths.iter().map(|g| (g.from, g.to, g.pods.len())).collect();
+    assert_eq!(made, [(0, 4, 4), (0, 4, 4)]);
+    let (first, second) = (&plan.growths[0], &plan.growths[1]);
+    assert_eq!(second.pool, format!("{}-2", first.pool));
+    let spec = &first.new_pool.as_ref().unwrap().spec;
+    assert_eq!((spec.machine_type.as_deref(), spec.slice_hosts()), (Some("ct6e-standard-4t"), 4));
+    assert_eq!(spec.problems("spec"), []);
+    let node = template(first.new_pool.as_ref().unwrap(), &site(), "us-central1-a", "n");
+    assert_eq!(node.labels()["cloud.google.com/gke-tpu-topology"], "4x4");
+    let one = scale_up(&view(&[], Vec::new(), pods.clone()), &limits("31"));
+    assert_eq!((one.growths.len(), one.unhelped.len()), (1, 4));
+    assert_eq!(scale_up(&view(&[], Vec::new(), pods), &limits("15")).growths, []);
+}
+
+#[test]
+fn a_tpu_slice_shrinks_as_a_whole_when_all_its_machines_are_idle() {
+    let slice = tpu_pool("slice", 4, json!({}));
+    let ready = nodes(&slice);
+    let work = vec![Arc::new(PodInfo::new(Arc::new({
+        let mut object = tpu_pod("work", json!({ "nodeName": "slice-0" })).pod.as_ref().clone();
+        object.status = Some(serde_json::from_value(json!({ "phase": "Running" })).unwrap());
+        object
+    })))];
+    assert_eq!(down(&slice, ready.clone(), work, at(0)).candidates, Vec::<String>::new());
+    let found = down(&slice, ready.clone(), Vec::new(), at(0));
+    assert_eq!(found.candidates, ["slice-0", "slice-1", "slice-2", "slice-3"]);
+    let idle: Vec<_> = ready.iter().map(|node| tainted(node, CANDIDATE_TAINT, at(0))).collect();
+    assert_eq!(down(&slice, idle, Vec::new(), at(60)).mark.len(), 4);
+    let mut marked: Vec<_> = ready.iter().map(|node| tainted(node, REMOVAL_TAINT, at(60))).collect();
+    let gone = down(&slice, marked.clone(), Vec::new(), at(70)).shrink;
+    assert_eq!(gone.iter().map(|(name, spec)| (name.as_str(), spec.nodes)).collect::<Vec<_>>(), [("slice", Some(0))]);
+    marked[3] = ready[3].clone();
+    assert_eq!(down(&slice, marked, Vec::new(), at(70)).shrink, []);
+}
+
+#[test]
+fn a_pool_out_of_stock_gives_up_its_order_and_another_pool_grows_meanwhile() {
+    let short = |failures: i32, missing: i32| {
+        let mut pool = pool("cheap", "g2-standard-24", 2, 10, json!({})).as_ref().clone();
+        let shortage = json!({ "missing": missing, "since": at(0).to_string(), "failures": failures });
+        pool.status.as_mut().unwrap().shortage = Some(serde_json::from_value(shortage).unwrap());
+        Arc::new(pool)
+    };
+    let dear = pool("dear", "g2-standard-48", 0, 10, json!({}));
+    let plan = scale_up(&view(&[short(1, 2), dear.clone()], Vec::new(), Vec::new()), &configuration(json!({})));
+    assert_eq!(plan.withdraw, BTreeMap::from([("cheap".to_owned(), 0)]));
+    let pending = || (0..3).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect::<Vec<_>>();
+    let grown = |failures: i32, seconds: i64| {
+        let mut empty = short(failures, 0).as_ref().clone();
+        empty.spec.nodes = Some(0);
+        let view = view(&[Arc::new(empty), dear.clone()], Vec::new(), pending());
+        plan_scale_up(&view, &configuration(json!({})), at(seconds)).growths[0].pool.clone()
+    };
+    assert_eq!((grown(1, 299).as_str(), grown(1, 300).as_str()), ("dear", "cheap"));
+    assert_eq!((grown(3, 1199).as_str(), grown(3, 1200).as_str()), ("dear", "cheap"));
+    assert_eq!((grown(30, 1799).as_str(), grown(30, 1800).as_str()), ("dear", "cheap"));
+    let only = view(
+        &[{
+            let mut empty = short(1, 0).as_ref().clone();
+            empty.spec.nodes = Some(0);
+            Arc::new(empty)
+        }],
+        Vec::new(),
+        pending(),
+    );
+    let plan = plan_scale_up(&only, &configuration(json!({})), at(10));
+    assert_eq!(plan.due, Some(at(300)));
+    let why = plan.unhelped.values().next().unwrap();
+    assert_eq!(why, "pod didn't trigger scale-up: 1 in backoff after failed scale-up");
 }

@@ -31,7 +31,7 @@ pub struct View {
     pub pending: Vec<Arc<PodInfo>>,
     /// The cluster's name, region and version.
     pub site: Site,
-    /// DaemonSets, each with its pod without a node.
+    /// DaemonSets, each with a sample of its pods that is not bound to a node.
     daemons: Vec<(Arc<DaemonSet>, PodInfo)>,
 }
 
@@ -80,7 +80,8 @@ impl View {
         state
     }
 
-    /// Nodes and the pods on them. Nodes that start count as ready, ordered machines as nodes.
+    /// Nodes and the pods on them. Nodes that are still starting count as ready, and ordered
+    /// machines count as nodes.
     pub fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| self.build_cluster())
     }
@@ -93,13 +94,14 @@ impl View {
         for (pool_name, nodes) in &self.nodes {
             for node in nodes {
                 match self.pools.get(pool_name) {
-                    // Waiting does not make this machine ready.
+                    // A node that is still starting counts as ready. This does not hold for the
+                    // node of this machine, which does not become ready by waiting.
                     Some(pool)
                         if !pool.spec.is_process() && !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) =>
                     {
                         let state = self.with_daemons(completed(pool, node, &self.site));
                         cluster.set_node(state.node.clone());
-                        // Existing daemon pods already count.
+                        // Existing daemon pods are already counted.
                         for pod in state.pods.values().filter(|pod| !self.has_daemon(pod, state.name())) {
                             cluster.place(pod.clone(), state.name());
                         }
@@ -191,7 +193,7 @@ pub fn is_complete(pool: &NodePool, node: &Node) -> bool {
     is_ready(node) && pool.spec.accelerator().is_none_or(|accelerator| has(accelerator.resource_name()))
 }
 
-/// The ready state of a node that is still starting.
+/// A node that is still starting, in the state that it will have when it is ready.
 fn completed(pool: &NodePool, node: &Node, site: &Site) -> Node {
     let zone = node.labels().get(well_known::ZONE).cloned().unwrap_or_default();
     let mut completed_node = template(pool, site, &zone, &node.name_any());

@@ -1,5 +1,5 @@
-//! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time of
-//! a schedule, follows the Jobs until they finish, and deletes old ones.
+//! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time
+//! of a schedule, follows the Jobs until they finish, and deletes old ones.
 //!
 //! Each reconcile reads the CronJob and its Jobs from the caches and applies [`plan::plan`]. Queue
 //! labels of the Job template reach the Jobs, so a queueing system queues them like any other Job.
@@ -43,7 +43,8 @@ struct Controller {
     of_cron_job: Index<Job>,
     jobs: Writer<Job>,
     writer: Writer<CronJob>,
-    /// The notices of each CronJob's last step. A restart repeats their events.
+    /// The notices of each CronJob's last step. They are lost in a restart, after which their
+    /// events are recorded again.
     notices: Mutex<BTreeMap<ObjectKey, BTreeSet<Notice>>>,
 }
 
@@ -65,12 +66,13 @@ impl Reconciler for Controller {
             }
             match self.create(&cron_job, job).await? {
                 Some(created) => status = plan.status_with(&created),
-                // Another object has the name. The event contains the Job; the next start has
-                // another name.
+                // Another owner's Job has this name. This start is skipped (an event reports it);
+                // the Job of the next start has another name.
                 None => status.last_schedule_time = plan.status_with(job).last_schedule_time,
             }
         }
-        // The status first: a Job in the history must not look like a missing active one.
+        // The status is written before finished Jobs are deleted, so that a deleted Job does not
+        // look like an active Job that went missing.
         self.write_status(&cron_job, status).await?;
         for job in &plan.delete {
             self.delete(&cron_job, job).await?;

@@ -96,7 +96,7 @@ pub fn plan(cron_job: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
             plan.notices.insert(Notice::warning("UnexpectedJob", message));
         }
     }
-    // An empty list is stored as no list, so that it equals the next plan's.
+    // An empty list is stored as an absent one, so that the status equals that of the next plan.
     plan.status.active = plan.status.active.filter(|active| !active.is_empty());
     plan
 }
@@ -146,8 +146,8 @@ struct Timetable {
 impl Timetable {
     fn of(spec: &CronJobSpec) -> Result<Self, Notice> {
         let text = spec.schedule.as_str();
-        // Kubernetes accepts a zone in the schedule of CronJobs that have had one since before
-        // 1.27.
+        // Kubernetes still accepts a time zone in `schedule` for CronJobs that have had it since
+        // before version 1.27.
         let in_text = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
         let in_text = in_text.map(|rest| rest.split_once(' ').unwrap_or((rest, "")));
         let (zone_name, text) = match (in_text, spec.time_zone.as_deref()) {
@@ -213,7 +213,7 @@ fn start(
         plan.notices.insert(Notice { about: Some(due), ..notice });
     }
     let job = job_at(cron_job, spec, due, &timetable.zone);
-    // Created by an earlier step that could not write the status.
+    // An earlier step created the Job, but could not write the status.
     if let Some(known) = jobs.iter().find(|known| known.metadata.name == job.metadata.name) {
         plan.status.last_schedule_time = Some(stamp(due));
         let active = plan.status.active.get_or_insert_default();
@@ -239,7 +239,8 @@ fn start(
     plan.create = Some(job);
 }
 
-/// Number of start times after `earliest` up to `now`, from the distance of the first two.
+/// Number of start times after `earliest` up to `now`, estimated from the interval between the
+/// first two.
 fn missed(timetable: &Timetable, earliest: Timestamp, now: Timestamp) -> i64 {
     let Some(first) = timetable.next(earliest).filter(|first| *first <= now) else { return 0 };
     let Some(second) = timetable.next(first) else { return 1 };

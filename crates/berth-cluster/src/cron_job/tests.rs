@@ -13,7 +13,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// A CronJob created at noon, with this spec beside a schedule of every ten minutes.
+/// A CronJob created at noon that runs every ten minutes, with these additional fields of the spec.
 fn cron_job(spec: Value) -> CronJob {
     let labels = json!({"kueue.x-k8s.io/queue-name": "main"});
     let pod = json!({"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}});

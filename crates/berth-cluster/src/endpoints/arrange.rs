@@ -23,33 +23,33 @@ pub struct Plan {
     pub delete: Vec<Arc<EndpointSlice>>,
 }
 
-/// What the slices of a Service have in common.
+/// Metadata that the slices of a Service share.
 #[derive(Clone, Debug)]
 pub struct Family {
     /// Name of the Service.
     pub name: String,
     /// Its namespace.
     pub namespace: Option<String>,
-    /// The object that the slices are made from.
+    /// The object from which the slices are made.
     pub owner: OwnerReference,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations; `None` if they are not managed.
+    /// Annotations; `None` if this controller does not manage them.
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
-/// Endpoints that have their address type and ports in common.
+/// Endpoints with the same address type and ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Address type of the slices.
     pub address_type: &'static str,
     /// Ports.
     pub ports: Vec<EndpointPort>,
-    /// Endpoints. Without any, the group has one empty slice.
+    /// Endpoints. A group without endpoints has one empty slice.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// Plans the next writes; `slices` are the present slices.
+/// Plans the next writes. `slices` are the current slices.
 pub fn arrange(family: &Family, groups: Vec<Group>, slices: &[Arc<EndpointSlice>]) -> Plan {
     let mut plan = Plan::default();
     let mut unused: Vec<Arc<EndpointSlice>> = Vec::new();
@@ -64,7 +64,8 @@ pub fn arrange(family: &Family, groups: Vec<Group>, slices: &[Arc<EndpointSlice>
     for (group, slices) in groups.into_iter().zip(of_group) {
         distribute(family, group, &slices, &mut plan, &mut unused);
     }
-    // A slice that is not needed any more takes the place of a new one. Address types are immutable.
+    // A slice that is no longer needed is reused in place of a new one. Address types are
+    // immutable.
     let mut create = Vec::new();
     while let Some(new) = plan.create.pop() {
         let Some(index) = unused.iter().rposition(|slice| slice.address_type == new.address_type) else {
@@ -93,13 +94,13 @@ fn distribute(
     let mut wanted: BTreeMap<String, Endpoint> = endpoints.into_iter().map(|it| (identity(&it), it)).collect();
     let mut kept: Vec<(&EndpointSlice, Vec<Endpoint>, bool)> = Vec::new();
     for slice in slices {
-        // An endpoint keeps its slice and place.
+        // An endpoint keeps its slice and its position.
         let next: Vec<Endpoint> = slice.endpoints.iter().filter_map(|it| wanted.remove(&identity(it))).collect();
         let differs = next != slice.endpoints || family.metadata_of(slice) != slice.metadata;
         kept.push((slice, next, differs));
     }
     let mut left: Vec<Endpoint> = wanted.into_values().collect();
-    // New endpoints go to slices that are written anyway, then to others with room.
+    // New endpoints go to slices that are written in any case, then to other slices with room.
     for only_written in [true, false] {
         for (_, endpoints, differs) in &mut kept {
             let room = ENDPOINTS_MAX.saturating_sub(endpoints.len()).min(left.len());
@@ -127,7 +128,7 @@ fn distribute(
     }
 }
 
-/// Distinguishes endpoints: a pod that was created again is another endpoint.
+/// Identifies an endpoint. A pod that was created again is a different endpoint.
 fn identity(endpoint: &Endpoint) -> String {
     let target = endpoint.target_ref.as_ref();
     let of = |text: Option<&String>| text.cloned().unwrap_or_default();
@@ -137,7 +138,7 @@ fn identity(endpoint: &Endpoint) -> String {
 }
 
 impl Family {
-    /// The metadata that a present slice must have.
+    /// The metadata that a current slice must have.
     fn metadata_of(&self, slice: &EndpointSlice) -> ObjectMeta {
         let mut metadata = ObjectMeta { labels: Some(self.labels.clone()), ..slice.metadata.clone() };
         if let Some(annotations) = &self.annotations

@@ -1,8 +1,8 @@
 //! The legacy Endpoints object of a Service with a selector, for clients that do not read
 //! EndpointSlices.
 //!
-//! Source: Kubernetes documentation, "Service: Endpoints" and "Over-capacity endpoints"; KEP-4974 for
-//! the label with the managing controller.
+//! Source: Kubernetes documentation, "Service: Endpoints" and "Over-capacity endpoints"; KEP-4974
+//! for the label with the managing controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const TRUNCATED: &str = "truncated";
 /// Maximum number of addresses in an Endpoints object.
 const ADDRESSES_MAX: usize = 1000;
 
-/// The Endpoints object that a Service must have, if it differs from `known`. `pods` are those that
-/// the Service selects.
+/// The Endpoints object that a Service must have; `None` if `known` already equals it. `pods` are
+/// the pods that the Service selects.
 pub fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Endpoints>) -> Option<Endpoints> {
     let mut wanted = known.cloned().unwrap_or_default();
     wanted.metadata.name = service.metadata.name.clone();
@@ -61,8 +61,8 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-/// The ports of each address, by the address with the pod's UID and whether it is ready. Ordered, so
-/// that the result depends on the pods alone.
+/// The ports of each address. The key is the address with the pod's UID, and whether it is ready.
+/// Ordered, so that the result depends only on the pods.
 type Addresses = BTreeMap<(String, bool), (EndpointAddress, BTreeMap<String, EndpointPort>)>;
 
 /// The subsets of a Service: addresses that have the same ports are in one subset.
@@ -124,7 +124,8 @@ fn address(service: &Service, pod: &Pod, ip: &str) -> EndpointAddress {
     }
 }
 
-/// Keeps the ready addresses first, up to the maximum. Returns whether addresses were left out.
+/// Keeps at most the maximum number of addresses, ready ones first. Returns true if it left out
+/// addresses.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
     let mut room = ADDRESSES_MAX;
     let mut is_truncated = false;

@@ -22,10 +22,10 @@ const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Annotation of Endpoints objects that are locks of leader elections.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Annotations that are not copied: they concern the Endpoints object alone.
+/// Annotations that are not copied, because they concern the Endpoints object alone.
 const NOT_COPIED: [&str; 2] =
     ["kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"];
-/// Addresses mirrored of each subset; further ones are left out.
+/// Maximum number of addresses to mirror per subset. The others are left out.
 const ADDRESSES_MAX: usize = 1000;
 
 /// Adds the controller.
@@ -42,7 +42,7 @@ pub fn install(manager: &mut Manager) {
         .controller("endpointslicemirroring")
         .watch_self(&endpoints)
         .watch(&services, |delta| {
-            // Most Services have a selector, and nothing to mirror.
+            // Most Services have a selector, so there is nothing to mirror.
             let concerned = sides(delta).any(|service| !has_selector(service));
             concerned.then(|| ObjectKey::of(delta.latest().as_ref()))
         })

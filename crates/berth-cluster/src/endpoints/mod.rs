@@ -1,10 +1,10 @@
 //! The endpoint controllers: for each Service with a selector, EndpointSlices and the legacy
 //! Endpoints object with the addresses of the pods that it selects, simulated pods included.
 //!
-//! [`plan`] and [`legacy`] decide. Like upstream, a Service without endpoints has one empty slice, a
+//! [`plan`] and [`legacy`] decide. As upstream, a Service without endpoints has one empty slice, a
 //! change is written to as few slices as possible, and slices that other programs manage are not
-//! touched. Services of type ExternalName and Services without a selector have no slices of this
-//! controller; [`mirror`] copies the Endpoints objects that users keep for the latter. Not
+//! changed. This controller makes no slices for Services of type ExternalName and Services without
+//! a selector. For the latter, [`mirror`] copies the Endpoints objects that users maintain. Not
 //! implemented: hints for topology-aware routing.
 //!
 //! Source: Kubernetes documentation, "EndpointSlices", and KEP-0752, KEP-1672 (terminating
@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use crate::replicas::Writer;
 use plan::{MANAGER, is_selected, selector};
 
-/// Cluster time for which changes of a Service's pods are collected into one write.
+/// Period in which changes to a Service's pods are collected into one write.
 const BATCH: Duration = Duration::from_millis(100);
 
 /// Adds the controllers.
@@ -80,7 +80,7 @@ fn sides<K>(delta: &Delta<K>) -> impl Iterator<Item = &Arc<K>> {
     [&delta.old, &delta.new].into_iter().flatten()
 }
 
-/// The Services whose slices a change of a pod may affect.
+/// The Services whose slices a change to a pod may affect.
 fn affected(delta: &Delta<Pod>, by_namespace: &Index<Service>) -> Vec<ObjectKey> {
     let services = by_namespace.get(&delta.latest().namespace().unwrap_or_default());
     if services.is_empty() {
@@ -101,8 +101,8 @@ fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     Some(ObjectKey::namespaced(slice.namespace().unwrap_or_default(), name))
 }
 
-/// The pods that each Service may select, so that no reconcile searches a whole namespace. Pods that
-/// are not selected any more are removed at the next reconcile.
+/// The pods that each Service may select, so that no reconcile searches a whole namespace. Pods
+/// that are no longer selected are removed at the next reconcile.
 #[derive(Clone, Default)]
 struct Members(Arc<Mutex<BTreeMap<ObjectKey, Candidates>>>);
 
@@ -148,7 +148,7 @@ impl Members {
         let known = members.entry(key).or_default();
         known.pods.extend(selected.iter().map(|pod| ObjectKey::of(pod.as_ref())));
         for other in others {
-            // It may have been created again meanwhile.
+            // The pod may have been created again in the meantime.
             if pods.get(other).is_none_or(|pod| !is_selected(service, &pod)) {
                 known.pods.remove(other);
             }
@@ -166,7 +166,7 @@ struct Controller {
     endpoints: Writer<Endpoints>,
     of_endpoints: Cache<Endpoints>,
     members: Members,
-    /// Services that were deleted: their Endpoints objects are deleted, too, even a user's.
+    /// Deleted Services. Their Endpoints objects are deleted as well, even if a user made them.
     deleted: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
 
@@ -186,8 +186,8 @@ impl Reconciler for Controller {
         }
         self.deleted.lock().remove(&key);
         let Some(service) = service.filter(|service| selector(service).is_some()) else {
-            // The garbage collector deletes the slices of a deleted Service. Those of a Service that
-            // lost its selector stay, as its endpoints are the user's from now on.
+            // The garbage collector deletes the slices of a deleted Service. If a Service lost its
+            // selector, its slices are kept, because from then on the user maintains its endpoints.
             self.members.forget(&key);
             return Ok(Action::Wait);
         };
@@ -208,8 +208,8 @@ impl Reconciler for Controller {
 }
 
 impl Controller {
-    /// Deletes the Endpoints object of a Service that does not exist; without `all` only if this
-    /// controller made it.
+    /// Deletes the Endpoints object of a Service that does not exist. Unless `all` is set, only an
+    /// object that this controller made is deleted.
     async fn remove_endpoints(&self, key: &ObjectKey, all: bool) -> Result<(), Error> {
         let is_ours = |it: &Endpoints| it.labels().get(legacy::MANAGED_BY).is_some_and(|by| by == legacy::MANAGER);
         if let Some(known) = self.of_endpoints.get(key).filter(|known| all || is_ours(known)) {
@@ -219,7 +219,7 @@ impl Controller {
     }
 }
 
-/// Writes what a plan asks for.
+/// Carries out the writes of a plan.
 async fn apply(slices: &Writer<EndpointSlice>, service: &ObjectKey, plan: arrange::Plan) -> Result<(), Error> {
     for slice in &plan.create {
         slices.create(&service.namespace, slice).await?;

@@ -17,7 +17,7 @@ use crate::replicas::owned_by;
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Label of slices of headless Services.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The selector of a Service whose slices this controller keeps.
+/// The selector of a Service for which this controller makes slices.
 pub fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     let spec = service.spec.as_ref()?;
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -65,8 +65,8 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-/// Plans the next writes. `pods` are those that the Service selects, `slices` its present slices of
-/// this controller. `zone` returns the zone of a node.
+/// Plans the next writes. `pods` are the pods that the Service selects, `slices` its current slices
+/// made by this controller. `zone` returns the zone of a node.
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
@@ -83,7 +83,8 @@ pub fn plan(
     arrange(&family, groups(service, pods, zone), slices)
 }
 
-/// The labels of a Service's slices: its own, and those that say whose slices they are.
+/// The labels of a Service's slices: those of the Service, and those that identify the Service and
+/// the controller.
 fn labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels = service.labels().clone();
     labels.remove(HEADLESS);
@@ -95,8 +96,8 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-/// The endpoints of a Service, grouped by the ports that their pods have. Without endpoints there is
-/// one empty group without ports.
+/// The endpoints of a Service, grouped by the ports of their pods. Without endpoints, one empty
+/// group without ports.
 fn groups(service: &Service, pods: &[Arc<Pod>], zone: impl Fn(&str) -> Option<String>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -146,7 +147,7 @@ pub(super) fn endpoint(service: &Service, pod: &Pod, ip: &str, zone: impl Fn(&st
     }
 }
 
-/// The ports of a Service at one pod. A named target port that the pod does not have is left out.
+/// The ports of a Service on one pod. A named target port that the pod does not have is left out.
 fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
     let found = ports.filter_map(|port| {
@@ -164,8 +165,8 @@ pub(super) fn protocol(given: Option<&str>) -> &str {
     given.unwrap_or("TCP")
 }
 
-/// The number of a Service's port at a pod: a number as it is, a name among the ports of the pod's
-/// containers and sidecars.
+/// The target port of a Service's port on a pod. A number is used unchanged. A name is looked up in
+/// the ports of the pod's containers and sidecars.
 pub(super) fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
     let name = match &port.target_port {
         None => return Some(port.port),
@@ -224,7 +225,7 @@ mod tests {
         plan(service, pods, &slices, |node| (node == "n1").then(|| "zone-a".to_owned()))
     }
 
-    /// Carries a plan out.
+    /// Carries out a plan.
     fn apply(slices: &mut Vec<EndpointSlice>, plan: Plan) {
         slices.retain(|slice| !plan.delete.iter().any(|gone| gone.metadata.name == slice.metadata.name));
         for slice in plan.update {
@@ -324,7 +325,7 @@ mod tests {
         let plan = planned(&service, &pods, &slices);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
         apply(&mut slices, plan);
-        // A pod in place of another goes to the slice that is written anyway.
+        // A pod that replaces another is added to the slice that is written in any case.
         pods[7] = pod("later", "10.0.9.9", json!({}));
         let plan = planned(&service, &pods, &slices);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));

@@ -59,7 +59,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
             {
                 tracing::warn!(
                     definition = delta.latest().name_any(),
-                    "garbage collection ignores a change of this definition: too many definitions changed at once"
+                    "garbage collection ignores a change to this definition: too many definitions changed at once"
                 );
             }
             None
@@ -267,7 +267,7 @@ impl Collector {
         tracing::debug!(
             owner,
             dependent = uid,
-            "cycle of owners in foreground deletion: this reference no longer blocks"
+            "owners in foreground deletion form a cycle: this owner reference no longer blocks the deletion"
         );
         self.change_owners(uid, record, |mut reference| {
             if reference.uid == owner {
@@ -332,8 +332,8 @@ impl Collector {
         }
     }
 
-    /// Reads from the API server if an owner exists. An owner of an unknown kind counts as
-    /// existing, because a wrong deletion cannot be undone.
+    /// Asks the API server whether an owner exists. An owner of an unknown kind counts as existing,
+    /// because a wrong deletion cannot be undone.
     async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);

@@ -90,7 +90,8 @@ impl Graph {
             for owner in &record.owners {
                 self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
             }
-            // An owner that is missing in the graph may not exist.
+            // An owner that is missing in the graph possibly does not exist, so the object is
+            // reconciled.
             if unowned(self, &record) {
                 affected.insert(uid.to_owned());
             }

@@ -55,7 +55,8 @@ impl Kinds {
         list.kinds.iter().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
     }
 
-    /// Adds a kind or marks it as served. Returns its position, and true if it was not served before.
+    /// Adds a kind or marks it as served. Returns its position, and true if it was not served
+    /// before.
     fn add(&self, resource: ApiResource, is_namespaced: bool) -> (usize, bool) {
         let mut list = self.lock();
         let key = (resource.group.clone(), resource.plural.clone());
@@ -70,8 +71,9 @@ impl Kinds {
         (position, true)
     }
 
-    /// Adds all discovered kinds. Returns the positions of the new ones. Events are skipped: they
-    /// have no owners and no dependents, and there are many of them.
+    /// Adds the discovered kinds whose objects can be listed, watched, patched and deleted. Returns
+    /// the positions of the new ones. Events are skipped: they have no owners and no dependents,
+    /// and there are many of them.
     pub async fn discover(&self, client: &Client) -> Result<Vec<usize>, kube::Error> {
         let discovery = Discovery::new(client.clone()).run().await?;
         let mut found: Vec<(ApiResource, bool)> = Vec::new();

@@ -72,7 +72,8 @@ impl Reconciler for Namespaces {
 }
 
 impl Namespaces {
-    /// Creates the default service account and the CA ConfigMap of a namespace.
+    /// Creates the default service account and the CA ConfigMap of a namespace, and restores the
+    /// data of the ConfigMap.
     async fn ensure_defaults(&self, name: &str) -> Result<(), Error> {
         let metadata =
             |object: &str| ObjectMeta { name: Some(object.into()), namespace: Some(name.into()), ..Default::default() };
@@ -131,7 +132,7 @@ impl Namespaces {
                 let api: Api<PartialObjectMeta<DynamicObject>> =
                     Api::namespaced_with(self.client.clone(), &name, &kind);
                 if let Err(error) = delete_all_of(&api, &kind, &mut remaining).await {
-                    // The other kinds are still deleted.
+                    // The deletion continues with the other kinds.
                     remaining.failures.push(error);
                 }
             }

@@ -19,7 +19,8 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 pub fn install(manager: &mut Manager) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
-    // Includes terminated pods: they are deleted with their node if they have a deletion timestamp.
+    // The index includes terminated pods, which are deleted with their node if they have a deletion
+    // timestamp.
     let on_node: Index<Pod> = pods.index(|pod| node_of(pod).map(str::to_owned).into_iter().collect());
     let collector =
         PodCollector { pods: pods.clone(), nodes: nodes.clone(), client: manager.client(), clock: manager.clock() };

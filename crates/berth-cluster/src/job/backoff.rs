@@ -1,5 +1,5 @@
-//! Back-off before a Job replaces failed pods: 10 s after the first failure, doubled by each further
-//! consecutive failure up to 6 minutes, and reset when a pod succeeds.
+//! Back-off before a Job replaces failed pods: 10 s after the first failure, doubled by each
+//! further consecutive failure up to 6 minutes, and reset when a pod succeeds.
 //!
 //! Source: Kubernetes documentation, "Jobs", pod backoff failure policy.
 

@@ -85,8 +85,8 @@ pub fn is_terminating(pod: &Pod) -> bool {
     !is_terminated(pod) && is_deleted(pod)
 }
 
-/// True if the pod counts as failed for this Job. A deleted pod counts at once, because it may never
-/// report a phase, unless the Job replaces only failed pods.
+/// True if the pod counts as failed for this Job. A deleted pod counts at once, because it may
+/// never report a phase, unless the Job replaces only failed pods.
 pub fn is_failed(pod: &Pod, job: &Job) -> bool {
     match phase(pod) {
         "Failed" => true,
@@ -138,8 +138,8 @@ pub fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     main.chain(status.and_then(|s| s.init_container_statuses.as_ref()).into_iter().flatten())
 }
 
-/// Time at which the pod terminated: when its last container terminated; or else when the pod
-/// became not ready; or else when it was deleted; or else `now`.
+/// Time at which the pod terminated: when its last container terminated; or else, if its phase is
+/// terminal, when it became not ready; or else when it was deleted; or else `now`.
 pub fn finish_time(pod: &Pod, now: Timestamp) -> Timestamp {
     let ends = container_statuses(pod)
         .filter_map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0))

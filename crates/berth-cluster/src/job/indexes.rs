@@ -100,8 +100,8 @@ impl IndexSet {
         both
     }
 
-    /// Appends an interval that starts at or after the start of the last one. Adjacent intervals are
-    /// merged.
+    /// Appends an interval that starts at or after the start of the last one. Adjacent intervals
+    /// are merged.
     fn push(&mut self, first: u32, last: u32) {
         match self.intervals.last_mut() {
             Some(previous) if first <= previous.1.saturating_add(1) => previous.1 = previous.1.max(last),

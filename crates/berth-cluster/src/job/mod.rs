@@ -6,9 +6,8 @@
 //! Each reconcile reads the Job and its pods from the caches and applies the result of
 //! [`plan::plan`]. The order of the writes makes a crash between any two of them harmless. Jobs
 //! whose `spec.managedBy` names another controller are ignored.
-//!
-//! Not implemented: adopting pods by selector.
 
+mod adoption;
 pub mod backoff;
 pub mod facts;
 mod indexes;
@@ -34,6 +33,7 @@ pub use plan::{Plan, PlannedEvent, Removal, plan};
 pub use pods::build_pod;
 pub use policy::{PodFailure, match_pod_failure_policy};
 
+use adoption::Adoption;
 use backoff::Backoff;
 use facts::{TRACKING_FINALIZER, finished_condition, is_managed_elsewhere, is_tracked, job_spec, name, uid};
 
@@ -58,9 +58,10 @@ pub fn install(manager: &mut Manager) {
         jobs: jobs.clone(),
         pods: pods.clone(),
         by_owner: by_owner.clone(),
+        adoption: Adoption::new(manager.client(), &pods),
         records: Mutex::default(),
     };
-    let orphans = Orphans { client: manager.client(), pods: pods.clone() };
+    let orphans = Orphans { client: manager.client(), jobs: jobs.clone(), pods: pods.clone() };
     let builder = manager.controller("job");
     let queue = builder.queue();
     builder
@@ -76,15 +77,21 @@ pub fn install(manager: &mut Manager) {
                 let delay = batch_delay(by_owner.count(&key.to_string()));
                 queue.add_after(key, delay);
             }
-            None
+            adoption::adopter(delta)
         })
         .run(controller);
+    let left = adoption::left_pods(&pods);
     manager
         .controller("job-orphans")
         .watch(&pods, |delta| {
             let pod = delta.new.as_ref()?;
-            (is_tracked(pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none())
-                .then(|| ObjectKey::of(pod.as_ref()))
+            is_left(pod).then(|| ObjectKey::of(pod.as_ref()))
+        })
+        // A Job that adopts no more.
+        .watch(&jobs, move |delta| {
+            let job = delta.new.as_ref().or(delta.old.as_ref());
+            let pods = job.map(|job| left.get(&ObjectKey::of(job.as_ref()).to_string())).unwrap_or_default();
+            pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
         })
         .run(orphans);
 }
@@ -96,6 +103,11 @@ pub(crate) fn batch_delay(count: usize) -> Duration {
         0..=UNBATCHED_PODS_MAX => Duration::ZERO,
         _ => BATCH_DELAY_PER_POD.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(BATCH_DELAY_MAX),
     }
+}
+
+/// True if the pod is tracked and no Job controls it.
+fn is_left(pod: &Pod) -> bool {
+    is_tracked(pod) && ObjectKey::of_controller_owner::<Job>(pod).is_none()
 }
 
 /// True if the Job with this UID controls the pod.
@@ -111,6 +123,7 @@ struct JobController {
     jobs: Cache<Job>,
     pods: Cache<Pod>,
     by_owner: Index<Pod>,
+    adoption: Adoption,
     /// Back-off records by Job, with the Job's UID; see [`Backoff`].
     records: Mutex<BTreeMap<ObjectKey, (String, Backoff)>>,
 }
@@ -138,6 +151,7 @@ impl Reconciler for JobController {
         if is_managed_elsewhere(&job) {
             return Ok(Action::Wait);
         }
+        let pods = self.adoption.settle(&key, &job, pods).await?;
         let step = plan::plan(&job, &pods, self.record(&key, job_uid), self.clock.now());
         self.apply(&key, &job, step).await
     }
@@ -309,13 +323,14 @@ impl JobController {
 /// Job will count them.
 struct Orphans {
     client: Client,
+    jobs: Cache<Job>,
     pods: Cache<Pod>,
 }
 
 impl Reconciler for Orphans {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
-        if is_tracked(&pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none() {
+        if is_left(&pod) && !adoption::will_be_adopted(&self.jobs, &pod) {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
             remove_tracking_finalizer(&pods, &pod, None, &self.pods).await?;
         }

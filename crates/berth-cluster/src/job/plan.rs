@@ -10,7 +10,7 @@
 //! last counts are written with the terminal condition ([`Plan::final_status`]), and the finalizers
 //! are removed afterwards.
 //!
-//! Not done here: adopting pods of other owners, and validating Jobs (the API server does).
+//! Not done here: adopting and releasing pods, and validating Jobs (the API server does).
 //!
 //! Sources: Kubernetes documentation "Jobs"; KEP-2307 (tracking without lingering pods), KEP-3850
 //! (backoff limit per index), KEP-3939 (pod replacement policy), KEP-3329, KEP-3998.
@@ -44,7 +44,8 @@ pub const UNCOUNTED_MAX: usize = 500;
 pub struct Removal {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// True to remove the tracking finalizer first, so that the deletion does not count as a failure.
+    /// True to remove the tracking finalizer first, so that the deletion does not count as a
+    /// failure.
     pub forget: bool,
 }
 
@@ -570,8 +571,9 @@ impl Plan {
         self.finish.is_none().then_some(settled)
     }
 
-    /// The status after the finalizers of all pods but `still_tracked` (UIDs) are removed: uncounted
-    /// pods are counted, and the Job finishes if none is left. `status` is the last written status.
+    /// The status after the finalizers of all pods but `still_tracked` (UIDs) are removed:
+    /// uncounted pods are counted, and the Job finishes if none is left. `status` is the last
+    /// written status.
     pub fn counted_status(
         &mut self,
         mut status: JobStatus,

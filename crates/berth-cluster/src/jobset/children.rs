@@ -14,13 +14,13 @@ use crate::job::facts;
 /// A set's jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Children {
-    /// Neither finished nor of an earlier attempt.
+    /// Jobs of this attempt that have not finished.
     pub active: Vec<Arc<Job>>,
-    /// Completed in this attempt.
+    /// Jobs of this attempt that have completed.
     pub successful: Vec<Arc<Job>>,
-    /// Failed in this attempt.
+    /// Jobs of this attempt that have failed.
     pub failed: Vec<Arc<Job>>,
-    /// Of an earlier attempt, to be deleted.
+    /// Jobs of earlier attempts, which are to be deleted.
     pub previous: Vec<Arc<Job>>,
 }
 
@@ -31,8 +31,8 @@ impl Children {
         let status = set.status.as_ref().unwrap_or(&none);
         let mut children = Children::default();
         for job in jobs {
-            // A label without a number was changed by another client: the job counts as a first
-            // attempt.
+            // If the label is not a number, another client has changed it. The job then counts as
+            // one of the first attempt.
             let attempt = number_label(&job, RESTARTS).unwrap_or(0);
             let is_previous = attempt < status.restarts
                 || gates.restart_job && number_label(&job, JOB_RESTARTS).unwrap_or(0) < job_restarts(status, &job);

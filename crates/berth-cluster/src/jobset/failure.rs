@@ -30,7 +30,8 @@ pub fn first_failed<'a, J: AsRef<Job> + 'a>(jobs: impl IntoIterator<Item = &'a J
     first.map(|(job, _)| job)
 }
 
-/// The first rule that matches a failed job, with the first of the jobs that it matches to fail.
+/// The first rule that matches a failed job, and of the jobs that it matches, the one that failed
+/// first.
 pub fn first_matching_rule<'r, 'j, J: AsRef<Job> + 'j>(
     rules: &'r [FailurePolicyRule],
     failed: &'j [J],
@@ -58,7 +59,7 @@ pub fn rule_applies(rule: &FailurePolicyRule, job: &Job, failed: &JobCondition) 
         && any(&rule.target_replicated_jobs, &|target| target == entry)
 }
 
-/// A change of the status, with the condition that reports it, if one does.
+/// A change to the status, with the condition that reports it, if one does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The condition that was set; its event is a warning.
@@ -67,7 +68,7 @@ pub struct Outcome {
     pub event: Option<(String, String)>,
 }
 
-/// Applies the failure policy to the failed jobs of a set, at least one.
+/// Applies the failure policy to the failed jobs of a set, of which there is at least one.
 pub fn apply_failure_policy<J: AsRef<Job>>(
     set: &JobSet,
     status: &mut JobSetStatus,

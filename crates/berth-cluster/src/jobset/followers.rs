@@ -1,5 +1,6 @@
-//! The controller of exclusive placement: once a job's leader is bound, it removes followers that
-//! are bound to another domain. The Job controller then creates them again in the leader's domain.
+//! The controller of exclusive placement: once a job's leader is bound, it removes all followers of
+//! the job if the node selector of one of them does not select the leader's domain. The Job
+//! controller then creates them again in the leader's domain.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The restart strategy `InPlaceRestart`: pods remain, and their containers restart together. Each
-//! pod's agent writes its attempt to an annotation. The set's status has the attempt that is over,
+//! pod's agent writes its attempt to an annotation. The set's status has the previous attempt,
 //! whose containers must restart, and the current attempt, which every pod has reached.
 
 use berth_api::jobset::constants::{IN_PLACE_RESTART_ATTEMPT, REACHED_MAX_RESTARTS};
@@ -81,7 +81,8 @@ pub fn all_equal(attempts: &[i32]) -> bool {
     attempts.first().is_some_and(|first| attempts.iter().all(|attempt| attempt == first))
 }
 
-/// True if one of these attempts exceeds `maxRestarts`, without restarts that do not count.
+/// True if one of these attempts exceeds `maxRestarts`, after the restarts that do not count are
+/// subtracted.
 pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     let status = set.status.clone().unwrap_or_default();
     let uncounted = status.restarts.saturating_sub(status.restarts_count_towards_max);
@@ -89,8 +90,8 @@ pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     attempts.iter().any(|attempt| attempt.saturating_sub(uncounted) > allowed)
 }
 
-/// Records that the attempt before the highest one is over. Returns true if that changes the
-/// status.
+/// Records the attempt before the highest one as the previous attempt, unless the recorded one is
+/// as high. Returns true if that changes the status.
 pub fn update_previous(status: &mut JobSetStatus, attempts: &[i32]) -> bool {
     let Some(over) = attempts.iter().max().map(|furthest| furthest - 1) else { return false };
     let is_news = over > status.previous_in_place_restart_attempt.unwrap_or(-1);

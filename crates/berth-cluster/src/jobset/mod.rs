@@ -132,7 +132,7 @@ impl Reconciler for JobSetController {
 }
 
 impl JobSetController {
-    /// Applies the plan, in its order.
+    /// Executes the writes of a plan in order.
     async fn apply(&self, key: &ObjectKey, set: &JobSet, plan: Plan) -> Result<Action, Error> {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         for job in &plan.delete {

@@ -55,7 +55,7 @@ pub enum PlacementError {
     /// The leader's node does not have this label.
     #[error("node does not have topology label: {0}")]
     NodeLabelMissing(String),
-    /// A follower without any node selector.
+    /// The follower has no node selector.
     #[error("follower pod node selector not set")]
     SelectorMissing,
     /// The follower's node selector does not have this key.
@@ -133,7 +133,8 @@ pub fn leader_name(pod: &Pod) -> Result<String, PlacementError> {
     Ok(format!("{}-{}-{}-0", label(JOBSET_NAME)?, label(REPLICATED_JOB_NAME)?, label(JOB_INDEX)?))
 }
 
-/// The only leader of a follower's job that is not deleted.
+/// The leader of a follower's job. There must be exactly one that has not terminated and is not
+/// being deleted.
 pub fn leader_of(follower: &Pod, cluster: &dyn ClusterView) -> Result<Pod, PlacementError> {
     let wanted = leader_name(follower)?;
     let namespace = follower.metadata.namespace.as_deref().unwrap_or_default();
@@ -162,7 +163,8 @@ pub fn same_job(leader: &Pod, follower: &Pod) -> Result<(), PlacementError> {
     Err(PlacementError::OwnersDiffer { follower: of_follower.uid.clone(), leader: of_leader.uid.clone() })
 }
 
-/// True if every follower among `pods` is bound to the domain of its leader, which is on `node`.
+/// True if the node selector of every follower among `pods` selects the domain of `leader`, which
+/// is on `node`.
 pub fn placements_match<'a>(
     leader: &Pod,
     pods: impl IntoIterator<Item = &'a Pod>,
@@ -179,10 +181,10 @@ pub fn placements_match<'a>(
 /// A follower to remove, and the conditions to write first, if they change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowerRemoval {
-    /// Its position in the list of pods.
+    /// The follower's position in the list of pods.
     pub position: usize,
-    /// All its conditions, including the condition with the reason of the removal; `None` if it has
-    /// that condition.
+    /// All conditions of the follower, including the condition with the reason of the removal;
+    /// `None` if it already has that condition.
     pub conditions: Option<Vec<PodCondition>>,
 }
 

@@ -144,7 +144,8 @@ pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, no
 }
 
 impl Plan {
-    /// Plans missing jobs; in order, only those of the first replicated job that has not started.
+    /// Plans missing jobs. If the replicated jobs start in order, only those of the first one that
+    /// has not started are planned.
     fn make_jobs(&mut self, set: &JobSet, children: &Children, gates: Gates, now: Timestamp) {
         let in_order = is_in_order(set.spec.startup_policy.as_ref()) && !is_suspended(set);
         let replica_counts: BTreeMap<String, i32> =
@@ -232,8 +233,8 @@ impl Plan {
     }
 }
 
-/// The job as it must run. Since the job was created, the set's template may have got labels, node
-/// selectors, tolerations and gates, by which a queueing system places the pods.
+/// The job as it must run. Since the job was created, a queueing system may have added labels, node
+/// selectors, tolerations and gates to the set's template, in order to place the pods.
 ///
 /// Upstream only adds to the job's node selector and tolerations. A set that was moved to a flavor
 /// with different label keys could then never be scheduled. Here they follow the template.
@@ -263,9 +264,9 @@ fn resumed(set: &JobSet, entry: &ReplicatedJob, job: &Job, gates: Gates) -> Job 
     changed
 }
 
-/// Active jobs whose parallelism and completions both differ from the set's template, with the
-/// template's values: an elastic set was resized. A change of only one of the two is not a valid
-/// resize.
+/// The active jobs of an elastic set that was resized, with the parallelism and completions of the
+/// set's template. These are jobs in which both values differ from the template: a change of only
+/// one of the two is not a valid resize.
 pub fn resized_jobs(set: &JobSet, active: &[Arc<Job>], gates: Gates) -> Vec<Job> {
     let mut resized = Vec::new();
     for job in active.iter().filter(|_| gates.elastic_jobset) {

@@ -1,5 +1,5 @@
-//! When a set has succeeded, in which order it starts, and how long it is kept: success policy,
-//! startup policy, dependencies, time to live.
+//! Success of a set, the order in which it starts, and the time for which it is kept: success
+//! policy, startup policy, dependencies, time to live.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub fn dependencies_reached(
 /// Why a set's remaining time cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TtlError {
-    /// It has not finished.
+    /// The set has not finished.
     #[error("unable to find the status of the finished JobSet {namespace}/{name}")]
     NotFinished {
         /// Namespace of the set.
@@ -81,7 +81,7 @@ pub enum TtlError {
         /// Name of the set.
         name: String,
     },
-    /// Its terminal condition has no time.
+    /// The set's terminal condition has no time.
     #[error("unable to find the time when the JobSet {namespace}/{name} finished")]
     NoTime {
         /// Namespace of the set.
@@ -91,8 +91,8 @@ pub enum TtlError {
     },
 }
 
-/// Remaining time of a finished set, zero if it is due; `None` if it has no time to live or is
-/// being deleted.
+/// Remaining time of a finished set until its deletion; zero if it must be deleted now. `None` if
+/// it has no time to live or is already being deleted.
 pub fn time_left(set: &JobSet, now: Timestamp) -> Result<Option<Duration>, TtlError> {
     match (set.spec.ttl_seconds_after_finished, &set.metadata.deletion_timestamp) {
         (Some(ttl), None) => {

@@ -85,10 +85,10 @@ impl World {
                 return;
             }
         }
-        panic!("the controller does not come to rest");
+        panic!("the controller still writes after 20 steps");
     }
 
-    /// Deleted jobs' pods have ended.
+    /// Removes the jobs that are being deleted, as if their pods had ended.
     fn sweep(&mut self) {
         self.jobs.retain(|_, job| job.metadata.deletion_timestamp.is_none());
     }
@@ -139,7 +139,7 @@ fn any_success_of_a_target_completes_the_set_and_stops_the_others() {
     world.settle();
     world.finish("s-worker-0", "Complete", "CompletionsReached");
     world.settle();
-    assert!(world.conditions().is_empty(), "the worker is no target");
+    assert!(world.conditions().is_empty(), "the policy does not count workers");
     world.set_status("s-worker-0", json!({"active": 1}));
     world.finish("s-driver-0", "Complete", "CompletionsReached");
     world.settle();
@@ -201,7 +201,7 @@ fn a_set_restarts_until_no_restart_is_left() {
             world.settle();
             assert_eq!(world.set.status.as_ref().unwrap().restarts, attempt);
             assert!(world.jobs.values().all(|job| job.metadata.deletion_timestamp.is_some()));
-            // One of the two is deleted first.
+            // One of the two jobs disappears before the other.
             world.jobs.remove("s-worker-0");
             world.settle();
             assert_eq!(world.jobs.contains_key("s-worker-0"), strategy == "Recreate", "{strategy}");

@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use berth_pod_runtime::DnsConfig;
 
-/// Where the pods of a node reach Services, which may be elsewhere than at their cluster IPs.
+/// Addresses at which the pods of a node reach Services. They may differ from the cluster IPs.
 pub trait ServiceAddresses: Debug + Send + Sync {
-    /// The address at which pods reach the Service with this cluster IP, on the Service's ports.
+    /// The address at which pods reach the Service with this cluster IP. The ports are the
+    /// Service's.
     fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr;
-    /// The address and port at which pods reach the Service of the API server.
+    /// The address and port at which pods reach the API server's own Service.
     fn api_server(&self, service: SocketAddr) -> SocketAddr;
 }
 
-/// Services are reached at their cluster IPs.
+/// Pods reach Services at their cluster IPs.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterIps;
 
@@ -31,15 +32,15 @@ impl ServiceAddresses for ClusterIps {
 /// Options of the kubelet of one node.
 #[derive(Clone, Debug)]
 pub struct KubeletOptions {
-    /// Addresses of the cluster's DNS servers. Without any, pods use the host's.
+    /// Addresses of the cluster's DNS servers. If empty, pods use the host's DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster: `cluster.local`.
     pub cluster_domain: String,
     /// Address of the node, as pods see it.
     pub host_ip: String,
-    /// The host's resolver configuration, for pods that extend it.
+    /// The host's resolver configuration, for pods whose DNS policy includes it.
     pub host_dns: DnsConfig,
-    /// Where pods reach Services: the values of service variables.
+    /// Addresses at which pods reach Services, for the service environment variables.
     pub services: Arc<dyn ServiceAddresses>,
 }
 

@@ -1,4 +1,4 @@
-//! The objects that pods refer to, for waking pods when such an object changes.
+//! The objects that pods refer to, in order to wake the pods when such an object changes.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ impl Kind {
 pub struct References(Index<Pod>);
 
 impl References {
-    /// Indexes the chosen pods.
+    /// Indexes the pods for which `is_chosen` returns true.
     pub fn new(pods: &Cache<Pod>, is_chosen: impl Fn(&Pod) -> bool + Send + Sync + 'static) -> Self {
         Self(pods.index(move |pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -1,11 +1,11 @@
-//! In-place resize of running containers: applies changed resources of the spec if the node has
+//! In-place resize of running containers: applies the changed resources of the spec if the node has
 //! enough.
 //!
-//! `status.observedGeneration` is the last generation of the spec that the kubelet has handled. Each
-//! container status has the requests that the node granted (`allocatedResources`), and the requests and
-//! limits in force (`resources`). A resize that does not fit beside the other pods is
-//! pending (`PodResizePending`, reason `Deferred`) until pods terminate or shrink. A resize beyond
-//! the node's allocatable resources is `Infeasible` until the node grows.
+//! `status.observedGeneration` is the last generation of the spec that the kubelet has handled.
+//! Each container status contains the requests that the node granted (`allocatedResources`), and
+//! the requests and limits in force (`resources`). A resize that does not fit next to the node's
+//! other pods is pending (`PodResizePending`, reason `Deferred`) until pods terminate or shrink. A
+//! resize beyond the node's allocatable resources is `Infeasible` until the node grows.
 //!
 //! Source: KEP-1287 (in-place update of pod resources) and KEP-5067 (pod generation).
 
@@ -42,8 +42,8 @@ pub fn in_force<'a>(pod: &'a Pod, container: &str) -> Option<&'a ResourceRequire
     lists.into_iter().flatten().flatten().find(|known| known.name == container)?.resources.as_ref()
 }
 
-/// The resources that a pod holds on its node: its requests, or with a pending resize the
-/// allocation before it.
+/// The resources that a pod holds on its node: its requests, or the previous allocation while a
+/// resize is pending.
 pub fn reserved(pod: &Pod) -> Resources {
     match (&pod.spec, &pod.status) {
         (Some(spec), Some(status)) if is_pending(pod) => allocated(spec, status),
@@ -52,9 +52,9 @@ pub fn reserved(pod: &Pod) -> Resources {
     }
 }
 
-/// True if this change of a pod frees resources on its node.
+/// True if this change to a pod frees resources on its node.
 pub fn frees_resources(old: &Pod, new: &Pod) -> bool {
-    // Most changes affect neither, and then the sums are not needed.
+    // Most changes affect neither, so the sums need not be computed.
     let may_differ = old.metadata.generation != new.metadata.generation || is_pending(old) != is_pending(new);
     may_differ && {
         let (before, after) = (reserved(old), reserved(new));
@@ -151,7 +151,7 @@ pub fn set_in_progress(status: &mut PodStatus, generation: i64, error: Option<St
     set_condition(status, IN_PROGRESS, generation, error.map(|message| ("Error", message)), now);
 }
 
-/// Sets a condition to true. It keeps the time since when it is.
+/// Sets a condition to true. A condition that is already true keeps its transition time.
 fn set_condition(status: &mut PodStatus, type_: &str, generation: i64, reason: Option<(&str, String)>, now: Timestamp) {
     let conditions = status.conditions.get_or_insert_default();
     let known = conditions.iter().find(|it| it.type_ == type_);
@@ -185,7 +185,7 @@ pub fn set_resources(container: &Container, status: &mut ContainerStatus) {
     status.resources = Some(ResourceRequirements { claims: None, ..resources });
 }
 
-/// True if two sets of resources differ in one that can be resized.
+/// True if two sets of resources differ in a resource that can be resized.
 pub fn differ(had: &ResourceRequirements, wanted: &ResourceRequirements) -> bool {
     RESIZED.iter().any(|name| differ_in(name, had, wanted))
 }
@@ -198,7 +198,7 @@ fn differ_in(name: &str, had: &ResourceRequirements, wanted: &ResourceRequiremen
     of(had) != of(wanted)
 }
 
-/// True if a container must restart to change its resources, by its resize policies.
+/// True if a container's resize policies require a restart for this change.
 pub fn must_restart(container: &Container, had: &ResourceRequirements, wanted: &ResourceRequirements) -> bool {
     let policies = container.resize_policy.iter().flatten();
     let mut restarting = policies.filter(|policy| policy.restart_policy == "RestartContainer");
@@ -226,11 +226,11 @@ fn restart(container: &Container, status: &mut ContainerStatus, uid: &str, now: 
     status.state = Some(ContainerState { running: Some(running), ..ContainerState::default() });
 }
 
-/// Reason and message, in the kubelet's words, if the node cannot grant the requests of a pod's spec
-/// in place of those in its status. `others` returns the resources that the node's other pods use.
+/// Reason and message, as in a kubelet, if the node cannot grant the requests of a pod's spec in
+/// place of those in its status. `others` returns the resources that the node's other pods use.
 ///
-/// Only an increase can be rejected. A decrease, or a change of another field such as an image, needs
-/// no free resources.
+/// Only an increase can be rejected. A decrease, or a change to another field such as an image,
+/// needs no free resources.
 pub fn rejection(
     pod: &Pod,
     status: &PodStatus,
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_change_without_an_increase_is_never_rejected() {
-        // The node is overcommitted. A change of the image or a decrease is possible nevertheless.
+        // The node is overcommitted. A change to the image or a decrease is still possible.
         let status = resized(&pod(2, 1, "1000m"), "6");
         assert_eq!((&status["conditions"], &status["observedGeneration"]), (&Value::Null, &json!(2)));
         let status = resized(&pod(2, 1, "500m"), "6");

@@ -1,4 +1,4 @@
-//! Writes of a kubelet: a pod's status, and its removal.
+//! Writes of a kubelet: status updates and removals of pods.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 /// Writes pods and shows the results in a cache.
 #[derive(Clone)]
 pub struct Writer {
-    /// Client with the rights of a kubelet.
+    /// Client with the permissions of a kubelet.
     pub client: Client,
-    /// The cache that the kubelet decides by.
+    /// The cache on which the kubelet bases its decisions.
     pub pods: Cache<Pod>,
 }
 
@@ -28,7 +28,8 @@ impl Writer {
     pub async fn status(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
         let meta = &pod.metadata;
         let before = serde_json::to_value(pod.status.as_ref().unwrap_or(&PodStatus::default()))?;
-        // A merge patch replaces lists. The resource version guards the entries of other writers.
+        // A merge patch replaces lists. The resource version protects the list entries of other
+        // writers.
         let changes: Value = merge_diff(&before, &serde_json::to_value(status)?);
         let patch = json!({
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
@@ -55,7 +56,7 @@ impl Writer {
             ..DeleteParams::default()
         };
         match self.api(pod).delete(&pod.name_any(), &parameters).await {
-            // The API server returns the pod if a finalizer holds it.
+            // The API server returns the pod if a finalizer keeps it.
             Ok(either) => {
                 match either.left() {
                     Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
@@ -68,7 +69,7 @@ impl Writer {
                 self.pods.observe_deleted(pod);
                 Ok(())
             }
-            // Another pod has the name now.
+            // Another pod has the same name now.
             Err(error) if is_conflict(&error) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -44,12 +44,13 @@ pub(super) fn install(manager: &mut Manager, node: MachineNode, kubelet_version:
         .controller("machine-node")
         .watch(&nodes, move |delta| Some(ObjectKey::of(delta.latest().as_ref())).filter(|key| key.name == own))
         .watch(&pools, move |delta| delta.latest().spec.is_process().then(|| ObjectKey::cluster(&of_pool)));
-    // The machine registers without any existing object.
+    // The machine registers even if no object exists that would trigger a reconcile.
     builder.queue().add(ObjectKey::cluster(&reconciler.node.name));
     builder.run(reconciler);
 }
 
-/// Actions of this process. A new process repeats them all.
+/// What this process has measured and written so far. A new process starts without it, and does
+/// everything at once.
 #[derive(Debug, Default)]
 struct State {
     shortages: Shortages,
@@ -142,7 +143,7 @@ impl MachineReconciler {
 
     /// Renews the Lease, as a heartbeat.
     async fn renew(&self, node: &Node, now: Timestamp) -> Result<(), Error> {
-        // A little early, because timers are a little late.
+        // The Lease is renewed a little early, because timers fire a little late.
         let period = PERIOD - Duration::from_millis(500);
         if !is_due(self.state.lock().renewed, period, now) {
             return Ok(());
@@ -171,7 +172,8 @@ impl MachineReconciler {
         Ok(())
     }
 
-    /// Writes labels and status if they differ from the facts, and the status every five minutes.
+    /// Writes labels and status if they differ from the facts, and the status at least every five
+    /// minutes.
     async fn report(&self, registration: &Registration<'_>, node: &Node, now: Timestamp) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let known = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -179,7 +181,8 @@ impl MachineReconciler {
         let is_known = |condition: &NodeCondition| known.iter().any(|other| is_same(condition, other));
         let is_current = conditions.iter().all(is_known) && registration.is_reported(node);
         let reported = self.state.lock().reported;
-        // The first report of this process: the cache does not have versions of the system.
+        // The first report of this process always writes the status (`reported` is `None`), because
+        // the cache does not keep `nodeInfo`, so changed versions would not be noticed.
         if !is_current || is_due(reported, REPORT, now) {
             let mut patch = registration.status_patch(node);
             let others = known.iter().filter(|condition| !TYPES.contains(&condition.type_.as_str()));
@@ -198,7 +201,8 @@ impl MachineReconciler {
     }
 
     async fn patch_status(&self, api: &Api<Node>, node: &Node, status: Value) -> Result<(), Error> {
-        // At this version only, because the patch contains conditions of other controllers.
+        // The patch applies to this version of the Node only, because it contains conditions of
+        // other controllers.
         let patch = json!({ "metadata": { "resourceVersion": node.resource_version() }, "status": status });
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
@@ -209,21 +213,22 @@ impl MachineReconciler {
     fn observe(&self, written: kube::Result<Node>) -> Result<(), Error> {
         match written {
             Ok(node) => self.nodes.observe(node),
-            // Registered again by the next reconcile.
+            // The next reconcile registers the Node again.
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// An event for each condition that changed.
+    /// Records an event for each condition that changed.
     fn announce(&self, node: &Node, before: &[NodeCondition], after: &[NodeCondition]) {
         for condition in after {
             let known = before.iter().find(|known| known.type_ == condition.type_);
             if known.is_none_or(|known| known.status == condition.status) {
                 continue;
             }
-            // `KubeletHasDiskPressure` of the kubelet is `NodeHasDiskPressure` as an event.
+            // As in the kubelet, the event for reason `KubeletHasDiskPressure` has the reason
+            // `NodeHasDiskPressure`.
             let reason = condition.reason.as_deref().unwrap_or_default().replacen("KubeletHas", "NodeHas", 1);
             let reason = if reason == "KubeletReady" { "NodeReady".to_owned() } else { reason };
             let is_bad = (condition.status == "True") != (condition.type_ == "Ready");

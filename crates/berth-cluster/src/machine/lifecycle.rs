@@ -119,7 +119,7 @@ impl Lifecycle {
     }
 }
 
-/// The conditions of a Node that does not report any more. `None` if it has them.
+/// The conditions of a Node that does not report any more. `None` if they are unchanged.
 fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>> {
     let message = "Kubelet stopped posting node status.";
     let mut conditions: Vec<NodeCondition> =
@@ -129,7 +129,7 @@ fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>
     }
     keep_transitions(&mut conditions, known);
     for condition in &mut conditions {
-        // The last message of the machine itself.
+        // The heartbeat time stays that of the machine's last report.
         let last = known.iter().find(|other| other.type_ == condition.type_);
         condition.last_heartbeat_time = last.and_then(|last| last.last_heartbeat_time.clone());
     }
@@ -137,8 +137,8 @@ fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>
     Some(conditions)
 }
 
-/// The taints that follow from the conditions of a Node, and the taints of users. `None` if the
-/// Node has them.
+/// The taints that follow from the conditions of a Node, and the taints of users. `None` if they
+/// are unchanged.
 fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let status = |type_: &str| {

@@ -4,7 +4,7 @@
 //! machine's facts ([`node`]), renews its Lease, and reports conditions. [`lifecycle`] does the
 //! tasks of the node lifecycle controller: it follows the Lease, marks the Node of a machine whose
 //! process has ended as Unknown, and turns conditions into taints. It ignores simulated nodes,
-//! whose state follows from the time.
+//! whose state is computed from the time.
 
 mod controller;
 mod lifecycle;

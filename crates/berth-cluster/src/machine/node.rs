@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use berth_api::berth::NodePool;
 use berth_apimachinery::well_known;
 use berth_pod_runtime::{MachineFacts, Margin};
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 use super::{PROCESS, RUNTIME_LABEL};
-use crate::pools::POOL_LABEL;
+use crate::pools::{POOL_LABEL, daemon_endpoints};
 use crate::scheduling::amount;
 
 /// Maximum number of pods of a node, the kubelet's default.
@@ -210,7 +210,7 @@ impl Registration<'_> {
             capacity: Some(self.capacity()),
             allocatable: Some(self.allocatable()),
             addresses: Some(self.addresses()),
-            daemon_endpoints: Some(NodeDaemonEndpoints::default()),
+            daemon_endpoints: Some(daemon_endpoints()),
             node_info: Some(NodeSystemInfo {
                 architecture: facts.architecture.clone(),
                 boot_id: facts.boot_id.clone(),
@@ -303,6 +303,8 @@ mod tests {
             shown(status.allocatable.as_ref()),
             ["cpu=6500m", "ephemeral-storage=94371840Ki", "memory=15626240Ki", "nvidia.com/gpu=2", "pods=20"]
         );
+        let endpoints = serde_json::to_value(&status.daemon_endpoints).expect("JSON");
+        assert_eq!(endpoints, json!({ "kubeletEndpoint": { "Port": 10250 } }));
         let labels = node.labels();
         let label = |key: &str| labels.get(key).map(String::as_str);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Conditions from shortages.
+//! Derives a Node's conditions from shortages of memory, disk space and process IDs.
 
 use std::time::Duration;
 

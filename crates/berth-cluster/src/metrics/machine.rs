@@ -25,7 +25,8 @@ pub fn read(proc: &Path) -> Option<Machine> {
 fn parse(stat: &str, memory: &str) -> Option<Machine> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal. Guests are part of user.
+    // The fields are user, nice, system, idle, iowait, irq, softirq and steal. The time of guests
+    // is part of user.
     let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|index| ticks.get(*index)).sum();
     let kibibytes = |name: &str| {
         let rest = memory.lines().find_map(|line| line.strip_prefix(name))?;

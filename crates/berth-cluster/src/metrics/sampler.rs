@@ -139,7 +139,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// Containers by name with their starts and CPU times.
+    /// The stats of a pod. `containers` has the name, the start and the CPU time of each container.
     fn stats(uid: &str, second: i64, containers: &[(&str, i64, u64)]) -> PodStats {
         let container = |(name, started, cpu_nanos): &(&str, i64, u64)| ContainerStats {
             name: (*name).to_owned(),
@@ -174,7 +174,7 @@ mod tests {
         let mut samples = Samples::default();
         samples.record(vec![stats("a", 100, &[("c", 96, 2_000_000_000)])], None);
         assert_eq!(cpu(&samples, "a"), Some(vec![500_000_000]));
-        // It was restarted meanwhile, and its counter began anew.
+        // The container was restarted in the meantime, so its CPU counter started again at zero.
         samples.record(vec![stats("a", 110, &[("c", 108, 200_000_000)])], None);
         assert_eq!(cpu(&samples, "a"), Some(vec![100_000_000]));
     }

@@ -128,7 +128,7 @@ fn limit(
     if wanted > current {
         let rate = match rules(|behavior| behavior.scale_up.as_ref()) {
             Some(rules) => rate(rules, history, current, now, true).max(current),
-            // Without rules: twice as many, but at least four.
+            // Without rules, the number may be doubled, or increased to four if that is more.
             None => current.saturating_mul(2).max(4),
         };
         let (most, reason) = if bounds.max > rate { (rate, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
@@ -169,7 +169,7 @@ fn rate(rules: &HPAScalingRules, history: &History, current: i32, now: Timestamp
     limit.unwrap_or(current)
 }
 
-/// `percent` of `replicas`; `round` is 99 to round up.
+/// `percent` of `replicas`; `round` is 99 to round up, and 0 to round down.
 fn share(replicas: i32, percent: i64, round: i64) -> i32 {
     let product = i64::from(replicas).saturating_mul(percent).saturating_add(round);
     i32::try_from(product.div_euclid(100)).unwrap_or(i32::MAX)

@@ -1,8 +1,9 @@
-//! The HorizontalPodAutoscaler controller (autoscaling/v2): sets the replicas of any object with the
-//! subresource `scale` so that its pods' usage of a resource stays near a target.
+//! The HorizontalPodAutoscaler controller (autoscaling/v2): sets the replicas of any object with
+//! the subresource `scale` so that its pods' usage of a resource stays near a target.
 //!
-//! Usage comes from the resource metrics API (`metrics.k8s.io`), as in a real cluster. Every
-//! [`SYNC_PERIOD`], and when an autoscaler changes, [`plan::plan`] decides.
+//! Usage comes from the resource metrics API (`metrics.k8s.io`), as in Kubernetes. Every
+//! [`SYNC_PERIOD`], and when an autoscaler changes, [`plan::plan`] decides on the number of
+//! replicas.
 
 mod figures;
 mod limits;

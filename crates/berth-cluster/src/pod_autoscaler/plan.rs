@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-/// The plan of a step that only records the autoscaler's specification.
+/// The plan of a step that only records the autoscaler's generation as observed.
 pub(super) fn blank(autoscaler: &HorizontalPodAutoscaler) -> Plan {
     let mut plan = Plan { status: autoscaler.status.clone().unwrap_or_default(), ..Plan::default() };
     plan.status.observed_generation = autoscaler.metadata.generation;
@@ -124,8 +124,9 @@ pub fn plan(autoscaler: &HorizontalPodAutoscaler, observed: &Observed, history: 
     plan
 }
 
-/// The largest number of replicas that a metric recommends, and the metric's name. `None` if all
-/// metrics are invalid, or if some are invalid and the others recommend a decrease.
+/// The largest number of replicas that a metric recommends, and the metric's name. `None` if the
+/// scale has no selector, if other autoscalers control the same pods, if all metrics are invalid,
+/// or if some are invalid and the others recommend a decrease.
 fn by_metrics(
     plan: &mut Plan,
     spec: &HorizontalPodAutoscalerSpec,

@@ -79,7 +79,7 @@ pub struct Proposal {
     pub replicas: i32,
     /// Average usage of a pod in thousandths.
     pub average_milli: i64,
-    /// Usage in percent of the requests, for a target of utilization.
+    /// Usage in percent of the requests, if the target is [`Target::Utilization`].
     pub utilization: Option<i64>,
 }
 

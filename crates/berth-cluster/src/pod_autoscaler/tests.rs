@@ -17,7 +17,7 @@ fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-/// A pod that requests one CPU; it started an hour ago and has been (un)ready since.
+/// A pod that requests one CPU; it started an hour ago, and has been ready or unready since then.
 fn pod(index: usize, phase: &str, is_ready: bool) -> Arc<Pod> {
     let ready = json!([{"type": "Ready", "status": if is_ready { "True" } else { "False" },
         "lastTransitionTime": "2026-01-01T11:00:10Z"}]);

@@ -4,20 +4,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_api::berth::{NodePool, NodePoolStatus};
+use berth_api::berth::{ENDS_AT_ANNOTATION, ENDS_BECAUSE_ANNOTATION, NodePool, NodePoolStatus};
 use berth_apimachinery::well_known;
 use berth_runtime::{
-    Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_not_found,
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_already_exists,
+    is_not_found,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::plan::{PoolPlan, plan};
+use super::supply::{TERMINATION_TAINT, announced_end};
 use super::template::{POOL_LABEL, conditions, resources_with_accelerators, taints};
 use crate::Site;
 use crate::indexes::pods_by_node;
+use crate::time::stamp;
 
 /// Adds the node pool controller.
 pub fn install(manager: &mut Manager, site: Site) {
@@ -32,6 +36,7 @@ pub fn install(manager: &mut Manager, site: Site) {
         pods_by_node: pods_by_node(&pods),
         client: manager.client(),
         clock: manager.clock(),
+        recorder: manager.recorder("node-pools"),
         site,
     };
     manager
@@ -48,6 +53,7 @@ struct PoolReconciler {
     pods_by_node: Index<Pod>,
     client: Client,
     clock: Clock,
+    recorder: Recorder,
     site: Site,
 }
 
@@ -67,6 +73,8 @@ impl Reconciler for PoolReconciler {
         if !problems.is_empty() {
             // An invalid pool is ignored until it changes.
             tracing::warn!(pool = key.name, problem = %problems[0], "node pool is invalid");
+            let message = format!("The pool is ignored until it is valid: {}", problems[0]);
+            self.recorder.event(pool.as_ref(), EventType::Warning, "InvalidNodePool", &message);
             return Ok(Action::Wait);
         }
         let mut pod_counts = BTreeMap::new();
@@ -122,13 +130,81 @@ impl PoolReconciler {
                 self.patch_status(name, patch).await?;
             }
         }
+        for (name, end, why) in &plan.announce {
+            if let Some(node) = nodes.iter().find(|node| node.name_any() == *name) {
+                self.announce(node, *end, why).await?;
+            }
+        }
         for name in &plan.remove {
             if let Some(node) = nodes.iter().find(|node| node.name_any() == *name) {
+                self.terminate_pods(node).await?;
                 self.delete(node).await?;
             }
         }
+        if let Some(missing) = plan.out_of_stock {
+            let message = format!(
+                "ZONE_RESOURCE_POOL_EXHAUSTED: the cloud has no {missing} more machines for pool {}",
+                pool.name_any()
+            );
+            self.recorder.event(pool, EventType::Warning, "OutOfStock", &message);
+        }
         if pool.status.as_ref() != Some(&plan.status) {
             self.write_status(pool, &plan.status).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives notice that the cloud takes a machine away.
+    async fn announce(&self, node: &Node, end: Timestamp, why: &str) -> Result<(), Error> {
+        let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        taints.retain(|taint| taint.key != TERMINATION_TAINT);
+        taints.push(Taint { key: TERMINATION_TAINT.into(), effect: "NoSchedule".into(), ..Taint::default() });
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": node.metadata.resource_version,
+                "annotations": { ENDS_AT_ANNOTATION: end.to_string(), ENDS_BECAUSE_ANNOTATION: why },
+            },
+            "spec": { "taints": taints },
+        });
+        let api: Api<Node> = Api::all(self.client.clone());
+        let name = node.name_any();
+        match berth_runtime::write::patch(&api, &name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(written) => self.nodes.observe(written),
+            Err(error) if is_not_found(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let message = format!("The cloud takes the machine of node {name} away at {end}");
+        self.recorder.event(node, EventType::Warning, why, &message);
+        Ok(())
+    }
+
+    /// Ends the pods of a machine of which the cloud gave notice, as a kubelet does when its machine
+    /// shuts down. Without notice the pods are lost with the node.
+    async fn terminate_pods(&self, node: &Node) -> Result<(), Error> {
+        if announced_end(node).is_none() {
+            return Ok(());
+        }
+        for pod in self.pods_by_node.get(&node.name_any()) {
+            let patch = json!({
+                "metadata": { "uid": pod.metadata.uid },
+                "status": {
+                    "phase": "Failed",
+                    "reason": "Terminated",
+                    "message": "Pod was terminated in response to imminent node shutdown.",
+                    "conditions": [{
+                        "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
+                        "message": "Pod was terminated in response to imminent node shutdown.",
+                        "lastTransitionTime": stamp(self.clock.now()),
+                    }],
+                },
+            });
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+            let written = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await;
+            match written {
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

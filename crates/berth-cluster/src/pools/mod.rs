@@ -1,9 +1,17 @@
 //! Node pools: the machines of a pool as Nodes, and their number.
 
+mod billing;
 mod controller;
+mod orders;
 mod plan;
+mod supply;
 mod template;
 
 pub use controller::install;
-pub use plan::{Order, PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, zones};
-pub use template::{NodeTimes, POOL_LABEL, SIMULATED_TAINT, label_for_request, node, taints, template};
+pub use plan::{PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, zones};
+pub use supply::{MAX_RUN_DURATION, RECLAIMED, TERMINATION_TAINT, announced_end, next_change, stock};
+pub(crate) use template::daemon_endpoints;
+pub use template::{NodeTimes, POOL_LABEL, QUEUED_TAINT, SIMULATED_TAINT, label_for_request, node, taints, template};
+
+#[cfg(test)]
+mod tests;

@@ -3,35 +3,35 @@
 //! The pool's spec has the desired number of machines; its status and its Nodes have the current
 //! state. All times follow from stored values (when a machine was ordered, when a node will be
 //! ready), so the plan is the same after a restart.
+//!
+//! `orders` plans which machines are ordered and removed, [`supply`] evaluates what the cloud has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::{
-    ACCELERATORS_AT_ANNOTATION, HOSTED_LABEL, Instance, LocationPolicy, NodePool, NodePoolStatus, READY_AT_ANNOTATION,
-    RESIZE_REQUEST_LABEL,
+    ACCELERATORS_AT_ANNOTATION, HOSTED_LABEL, NodePool, NodePoolStatus, READY_AT_ANNOTATION, RESIZE_REQUEST_LABEL,
 };
-use berth_apimachinery::well_known::{self, NOT_READY};
+use berth_apimachinery::well_known::NOT_READY;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 
+use super::billing::billed;
+use super::supply;
 use super::template::{
     NodeTimes, SIMULATED_TAINT, label_for_request, node, resources_with_accelerators, simulated_taint,
 };
 use crate::Site;
-use crate::random::{hash, suffix};
-use crate::time::stamp;
 
 /// Taint of nodes that the autoscaler has chosen to remove.
 pub const REMOVAL_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// Interval at which the cost of running machines is written.
+const BILLING_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 const START_UP_DEFAULT: Duration = Duration::from_secs(60);
 const READY_DEFAULT: Duration = Duration::from_secs(10);
 const ACCELERATORS_DEFAULT: Duration = Duration::from_secs(60);
-
-/// A machine to be ordered.
-pub type Order = Instance;
 
 /// The next writes for one pool, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,8 +44,12 @@ pub struct PoolPlan {
     pub show_accelerators: Vec<String>,
     /// Nodes that get or lose the taint of simulated nodes, by name, with all their taints.
     pub retaint: Vec<(String, Vec<Taint>)>,
+    /// Machines that the cloud takes away soon: name, time and reason.
+    pub announce: Vec<(String, Timestamp, String)>,
     /// Nodes whose machine is removed.
     pub remove: Vec<String>,
+    /// Number of machines of an order that the cloud could not fulfil, if it failed now.
+    pub out_of_stock: Option<i32>,
     /// The new status of the pool.
     pub status: NodePoolStatus,
     /// Time at which the next step is due.
@@ -61,151 +65,134 @@ pub fn plan(
     site: &Site,
     now: Timestamp,
 ) -> PoolPlan {
-    let is_new = pool.status.is_none();
-    let mut status = pool.status.clone().unwrap_or_default();
-    let name = pool.name_any();
-    let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
-        SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()
-    };
-    let start_up = delay(pool.spec.start_up_delay, START_UP_DEFAULT);
-    let ready = delay(pool.spec.ready_delay, READY_DEFAULT);
-    let accelerators = delay(pool.spec.accelerator_ready_delay, ACCELERATORS_DEFAULT);
-    let mut plan = PoolPlan::default();
+    let status = pool.status.clone().unwrap_or_default();
     if pool.spec.is_process() {
         // The machine registers its node itself.
-        plan.status = of_machine(pool, nodes, status);
-        return plan;
+        return PoolPlan { status: of_machine(pool, nodes, status), ..PoolPlan::default() };
     }
-
-    let mut alive: Vec<&Arc<Node>> = nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()).collect();
-    let registered: BTreeSet<String> = alive.iter().map(|node| node.name_any()).collect();
-    status.creating.retain(|instance| !registered.contains(&instance.name));
-
-    // The desired number by group: the pool's own machines, then those of each resize request.
-    let mut groups: Vec<(Option<&str>, i32, Option<&str>)> =
-        vec![(None, pool.spec.nodes.unwrap_or(pool.spec.initial_nodes).max(0), None)];
-    groups.extend(pool.spec.resize_requests.iter().map(|r| (Some(r.name.as_str()), r.nodes.max(0), r.zone.as_deref())));
-    let known: BTreeSet<Option<&str>> = groups.iter().map(|(group, ..)| *group).collect();
-    // Machines of resize requests that were withdrawn.
-    let orphaned: BTreeSet<Option<String>> = alive
-        .iter()
-        .map(|node| request_of(node))
-        .chain(status.creating.iter().map(|instance| instance.resize_request.as_deref()))
-        .filter(|group| !known.contains(group))
-        .map(|group| group.map(str::to_owned))
-        .collect();
-    groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
-
-    // Order what a group lacks, and remove what it has too many of.
-    for (group, wanted, zone) in groups {
-        let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
-        let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();
-        let have = here.len() + creating;
-        let wanted = usize::try_from(wanted).unwrap_or(0);
-        if have < wanted {
-            for position in have..wanted {
-                let zone = zone.map_or_else(|| next_zone(pool, &alive, &status.creating, site), str::to_owned);
-                let instance = Instance {
-                    name: next_name(&name, &zone, &mut status, &registered, site),
-                    zone,
-                    ordered_at: stamp(now),
-                    resize_request: group.map(str::to_owned),
-                };
-                let initial = usize::try_from(pool.spec.initial_nodes).unwrap_or(0);
-                if is_new && group.is_none() && position < initial {
-                    // The first machines of a pool exist from its creation.
-                    let times = NodeTimes { registered: now, ready: now, accelerators: now };
-                    plan.register.push(node(pool, site, &instance.zone, &instance.name, times, now));
-                } else {
-                    status.creating.push(instance);
-                }
-            }
-        } else if have > wanted {
-            let mut surplus = have - wanted;
-            // Machines that have not registered yet are removed first.
-            while surplus > 0 {
-                let last = status.creating.iter().rposition(|instance| instance.resize_request.as_deref() == group);
-                let Some(last) = last else { break };
-                status.creating.remove(last);
-                surplus -= 1;
-            }
-            let mut candidates = here;
-            candidates.sort_by_key(|node| {
-                let pods = pod_counts.get(&node.name_any()).copied().unwrap_or(0);
-                let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
-                (!has_taint(node, REMOVAL_TAINT), is_ready(node), pods, std::cmp::Reverse(created), node.name_any())
-            });
-            plan.remove.extend(candidates.into_iter().take(surplus).map(|node| node.name_any()));
-        }
-    }
-    let removed: BTreeSet<&String> = plan.remove.iter().collect();
-    alive.retain(|node| !removed.contains(&node.name_any()));
-
-    // Machines that have started register their nodes.
-    let mut due: Vec<Timestamp> = Vec::new();
-    let mut arrived = Vec::new();
-    for instance in &status.creating {
-        let registers = later(instance.ordered_at.0, start_up);
-        if registers > now {
-            due.push(registers);
-            continue;
-        }
-        let ready = later(registers, ready);
-        let times = NodeTimes { registered: registers, ready, accelerators: later(ready, accelerators) };
-        let mut new = node(pool, site, &instance.zone, &instance.name, times, now);
-        if let Some(request) = &instance.resize_request {
-            label_for_request(&mut new, request);
-        }
-        arrived.push(instance.name.clone());
-        plan.register.push(new);
-    }
-    status.creating.retain(|instance| !arrived.contains(&instance.name));
-
-    // Nodes become ready, and show their accelerators, when their delays are over.
-    let (_, complete) = resources_with_accelerators(pool);
-    let is_complete = |node: &Node| {
-        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        complete.keys().all(|resource| allocatable.is_some_and(|known| known.contains_key(resource)))
-    };
-    let mut ready_nodes = 0;
-    for existing in &alive {
-        if let Some(taints) = retainted(existing, site) {
-            plan.retaint.push((existing.name_any(), taints));
-        }
-        let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
-        let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
-        if has_taint(existing, NOT_READY) && is_starting(existing) {
-            match ready_at {
-                Some(at) if at > now => due.push(at),
-                at => plan.become_ready.push((existing.name_any(), at.unwrap_or(now))),
-            }
-        }
-        if !is_complete(existing) {
-            match complete_at {
-                Some(at) if at > now => due.push(at),
-                _ => plan.show_accelerators.push(existing.name_any()),
-            }
-        }
-        if is_ready(existing) && is_complete(existing) {
-            ready_nodes += 1;
-        }
-    }
-    for new in &plan.register {
-        due.extend([READY_AT_ANNOTATION, ACCELERATORS_AT_ANNOTATION].iter().filter_map(|key| annotated_time(new, key)));
-        if is_ready(new) && is_complete(new) {
-            ready_nodes += 1;
-        }
-    }
-    // The status counts the nodes as this plan leaves them.
-    status.nodes = i32::try_from(alive.len() + plan.register.len()).unwrap_or(i32::MAX);
-    status.ready_nodes = ready_nodes;
-    status.observed_generation = pool.metadata.generation;
-    plan.status = status;
-    plan.due = due.into_iter().filter(|at| *at > now).min();
-    plan
+    let mut draft = Draft::new(pool, nodes, site, now);
+    draft.end_machines();
+    draft.order_and_remove(pod_counts);
+    draft.register();
+    draft.finish_nodes();
+    draft.close()
 }
 
-/// The status of the pool that stands for the machine on which Berth runs.
+/// A plan in the making.
+pub(super) struct Draft<'a> {
+    pub(super) pool: &'a NodePool,
+    pub(super) site: &'a Site,
+    pub(super) now: Timestamp,
+    /// True if this is the first plan of the pool.
+    pub(super) is_new: bool,
+    pub(super) status: NodePoolStatus,
+    /// Nodes that are not being deleted.
+    pub(super) alive: Vec<&'a Arc<Node>>,
+    /// Names of these nodes at the start.
+    pub(super) registered: BTreeSet<String>,
+    pub(super) plan: PoolPlan,
+    pub(super) due: Vec<Timestamp>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(pool: &'a NodePool, nodes: &'a [Arc<Node>], site: &'a Site, now: Timestamp) -> Self {
+        let alive: Vec<_> = nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()).collect();
+        let registered: BTreeSet<String> = alive.iter().map(|node| node.name_any()).collect();
+        let mut status = pool.status.clone().unwrap_or_default();
+        status.creating.retain(|instance| !registered.contains(&instance.name));
+        let is_new = pool.status.is_none();
+        let (plan, due) = (PoolPlan::default(), Vec::new());
+        Self { pool, site, now, is_new, status, alive, registered, plan, due }
+    }
+
+    /// Machines that have started register their nodes.
+    fn register(&mut self) {
+        let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
+            SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()
+        };
+        let spec = &self.pool.spec;
+        let start_up = delay(spec.start_up_delay, START_UP_DEFAULT);
+        let ready = delay(spec.ready_delay, READY_DEFAULT);
+        let accelerators = delay(spec.accelerator_ready_delay, ACCELERATORS_DEFAULT);
+        let mut arrived = Vec::new();
+        for instance in &self.status.creating {
+            let registers = later(instance.ordered_at.0, start_up);
+            if registers > self.now {
+                self.due.push(registers);
+                continue;
+            }
+            let ready = later(registers, ready);
+            let times = NodeTimes { registered: registers, ready, accelerators: later(ready, accelerators) };
+            let mut new = node(self.pool, self.site, &instance.zone, &instance.name, times, self.now);
+            if let Some(request) = &instance.resize_request {
+                label_for_request(&mut new, request);
+            }
+            arrived.push(instance.name.clone());
+            self.plan.register.push(new);
+        }
+        self.status.creating.retain(|instance| !arrived.contains(&instance.name));
+    }
+
+    /// Nodes become ready, and show their accelerators, when their delays are over.
+    fn finish_nodes(&mut self) {
+        let (_, complete) = resources_with_accelerators(self.pool);
+        let is_complete = |node: &Node| {
+            let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+            complete.keys().all(|resource| allocatable.is_some_and(|known| known.contains_key(resource)))
+        };
+        let (plan, due, now) = (&mut self.plan, &mut self.due, self.now);
+        let mut ready_nodes = 0;
+        for existing in &self.alive {
+            if let Some(taints) = retainted(existing, self.site) {
+                plan.retaint.push((existing.name_any(), taints));
+            }
+            let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
+            let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
+            if has_taint(existing, NOT_READY) && is_starting(existing) {
+                match ready_at {
+                    Some(at) if at > now => due.push(at),
+                    at => plan.become_ready.push((existing.name_any(), at.unwrap_or(now))),
+                }
+            }
+            if !is_complete(existing) {
+                match complete_at {
+                    Some(at) if at > now => due.push(at),
+                    _ => plan.show_accelerators.push(existing.name_any()),
+                }
+            }
+            if is_ready(existing) && is_complete(existing) {
+                ready_nodes += 1;
+            }
+        }
+        for new in &plan.register {
+            let keys = [READY_AT_ANNOTATION, ACCELERATORS_AT_ANNOTATION];
+            due.extend(keys.iter().filter_map(|key| annotated_time(new, key)));
+            if is_ready(new) && is_complete(new) {
+                ready_nodes += 1;
+            }
+        }
+        self.status.ready_nodes = ready_nodes;
+    }
+
+    /// The finished plan. Its status counts the nodes as the plan leaves them.
+    fn close(mut self) -> PoolPlan {
+        let nodes = i32::try_from(self.alive.len() + self.plan.register.len()).unwrap_or(i32::MAX);
+        self.status.nodes = nodes;
+        self.status.stock = supply::stock(self.pool, self.site, self.now);
+        self.due.extend(supply::next_change(self.pool, self.now));
+        let billing = billed(self.status.billing.as_ref(), nodes, self.pool.spec.price(), self.now);
+        if nodes > 0 && self.pool.spec.price() > 0.0 {
+            self.due.push(later(billing.up_to.0, BILLING_INTERVAL));
+        }
+        self.status.billing = Some(billing);
+        self.status.observed_generation = self.pool.metadata.generation;
+        self.plan.status = self.status;
+        self.plan.due = self.due.into_iter().filter(|at| *at > self.now).min();
+        self.plan
+    }
+}
+
+/// The status of the pool that represents the machine on which Berth runs.
 fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> NodePoolStatus {
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     NodePoolStatus {
@@ -266,7 +253,7 @@ fn annotated_time(node: &Node, key: &str) -> Option<Timestamp> {
     node.annotations().get(key)?.parse().ok()
 }
 
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
@@ -275,44 +262,9 @@ pub fn zones(pool: &NodePool, site: &Site) -> Vec<String> {
     if pool.spec.zones.is_empty() { vec![format!("{}-a", site.region)] } else { pool.spec.zones.clone() }
 }
 
-fn next_zone(pool: &NodePool, alive: &[&Arc<Node>], creating: &[Instance], site: &Site) -> String {
-    let zones = zones(pool, site);
-    if pool.spec.location_policy == LocationPolicy::Any {
-        return zones[0].clone();
-    }
-    let count = |zone: &str| {
-        let standing = alive.iter().filter(|node| node.labels().get(well_known::ZONE).is_some_and(|z| z == zone));
-        standing.count() + creating.iter().filter(|instance| instance.zone == zone).count()
-    };
-    zones.iter().min_by_key(|zone| count(zone)).unwrap_or(&zones[0]).clone()
-}
-
-/// `gke-<cluster>-<pool>-<8 hexadecimal digits of the zone's group>-<4 characters>`, at most 63
-/// characters.
-fn next_name(
-    pool: &str,
-    zone: &str,
-    status: &mut NodePoolStatus,
-    registered: &BTreeSet<String>,
-    site: &Site,
-) -> String {
-    let group = hash(&["instance-group", &site.cluster, pool, zone]) as u32;
-    let mut prefix = format!("gke-{}-{pool}", site.cluster);
-    prefix.truncate(63 - 14);
-    let prefix = prefix.trim_end_matches('-');
-    loop {
-        status.ordered += 1;
-        let tail = suffix(site.seed, &["node", pool, &status.ordered.to_string()], 4);
-        let name = format!("{prefix}-{group:08x}-{tail}");
-        if !registered.contains(&name) && status.creating.iter().all(|instance| instance.name != name) {
-            return name;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use berth_api::berth::{NodePoolSpec, PoolRuntime, ResizeRequest};
+    use berth_api::berth::{LocationPolicy, NodePoolSpec, PoolRuntime, ResizeRequest};
 
     use super::*;
 
@@ -351,7 +303,8 @@ mod tests {
         let mut pool = gpu_pool(6, true);
         pool.spec.location_policy = LocationPolicy::Balanced;
         let plan = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
-        assert_eq!((plan.register.len(), plan.status.ready_nodes, plan.due), (6, 6, None));
+        // The next step is the bill after an hour.
+        assert_eq!((plan.register.len(), plan.status.ready_nodes, plan.due), (6, 6, Some(at(3600))));
         let names: BTreeSet<_> = plan.register.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names.len(), 6);
         assert!(names.iter().all(|name| name.starts_with("gke-batch-dev-spot-np-")), "{names:?}");
@@ -395,8 +348,12 @@ mod tests {
     #[test]
     fn machines_of_a_resize_request_are_in_its_zone_and_are_removed_with_it() {
         let mut pool = gpu_pool(0, false);
-        pool.spec.resize_requests =
-            vec![ResizeRequest { name: "r1".into(), nodes: 2, zone: Some("us-central1-b".into()) }];
+        pool.spec.resize_requests = vec![ResizeRequest {
+            name: "r1".into(),
+            nodes: 2,
+            zone: Some("us-central1-b".into()),
+            ..Default::default()
+        }];
         let ordered = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
         assert!(ordered.status.creating.iter().all(|instance| instance.zone == "us-central1-b"));
         pool.status = Some(ordered.status);

@@ -12,7 +12,7 @@ use berth_api::berth::{
 use berth_apimachinery::well_known;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+    DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -25,6 +25,8 @@ use crate::time::stamp;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";
+/// Taint of the nodes of queued pools. Its value is `true`.
+pub const QUEUED_TAINT: &str = "cloud.google.com/gke-queued";
 /// Taint of simulated nodes in a cluster with a real node: a job only runs on a simulated node if
 /// it tolerates the taint.
 pub const SIMULATED_TAINT: &str = "berth.dev/simulated";
@@ -81,7 +83,7 @@ pub fn node(pool: &NodePool, site: &Site, zone: &str, name: &str, times: NodeTim
                 NodeAddress { type_: "InternalIP".into(), address: internal_ip(name) },
                 NodeAddress { type_: "Hostname".into(), address: name.to_owned() },
             ]),
-            daemon_endpoints: Some(NodeDaemonEndpoints::default()),
+            daemon_endpoints: Some(daemon_endpoints()),
             node_info: Some(NodeSystemInfo {
                 architecture: machine.architecture.clone(),
                 boot_id: format!("boot-{name}"),
@@ -98,6 +100,11 @@ pub fn node(pool: &NodePool, site: &Site, zone: &str, name: &str, times: NodeTim
             ..NodeStatus::default()
         }),
     }
+}
+
+/// The endpoints of a node. `nodes/proxy` serves the paths of this port.
+pub(crate) fn daemon_endpoints() -> NodeDaemonEndpoints {
+    NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: well_known::KUBELET_PORT.into() }) }
 }
 
 /// Capacity and allocatable with the accelerators.
@@ -147,7 +154,7 @@ pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
         add(accelerator.resource_name(), "present");
     }
     if pool.spec.provisioning == Provisioning::Queued {
-        add("cloud.google.com/gke-queued", "true");
+        add(QUEUED_TAINT, "true");
     }
     if site.taints_simulated && !pool.spec.is_hosted() {
         add(SIMULATED_TAINT, "true");

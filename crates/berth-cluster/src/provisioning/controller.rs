@@ -12,14 +12,19 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::obstacles::{NO_MATCHING_POOL, UNTOLERATED_TAINT};
 use super::requested::requested_pods;
-use super::step::{Order, Step, World, step, summary};
+use super::step::{Order, RESIZE_REQUEST, Step, World, resize_name, step, summary};
 use crate::Site;
 use crate::autoscaler::View;
+use crate::pools::{announced_end, request_of};
 use crate::scheduling::{PodInfo, consumed_request};
 
 /// Adds the provider.
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
+    if configuration.provisioning_class(super::QUEUED).is_some_and(|class| class.adds_toleration) {
+        super::tolerations::install(manager);
+    }
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
@@ -46,23 +51,39 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     // also waits for pods to end. Timers cover the rest.
     let waiting = requests.index(|request| {
         let details = request.status.as_ref().map(|status| status.provisioning_class_details.len()).unwrap_or(0);
-        let is_open = request.status.as_ref().is_none_or(|status| {
-            !status
-                .conditions
-                .iter()
-                .any(|c| matches!(c.type_.as_str(), "Provisioned" | "Failed") && c.status == "True")
-        });
-        if is_open && details > 0 { vec!["ordered".to_owned()] } else { Vec::new() }
+        if is_open(request) && details > 0 { vec!["ordered".to_owned()] } else { Vec::new() }
     });
     let waiting_for_nodes = waiting.clone();
-    let keys = |index: &Index<ProvisioningRequest>| {
-        index.get("ordered").iter().map(|request| ObjectKey::of(request.as_ref())).collect::<Vec<_>>()
+    // A request that waits for capacity is evaluated again when the pools change.
+    let open = requests.index(|request| if is_open(request) { vec!["open".to_owned()] } else { Vec::new() });
+    let by_resize = requests.index(|request| {
+        let details = request.status.as_ref().map(|status| &status.provisioning_class_details);
+        details.and_then(|details| details.get(RESIZE_REQUEST)).cloned().into_iter().collect()
+    });
+    let keys = |index: &Index<ProvisioningRequest>, key: &str| {
+        index.get(key).iter().map(|request| ObjectKey::of(request.as_ref())).collect::<Vec<_>>()
     };
     manager
         .controller("provisioning")
         .watch_self(&requests)
-        .watch(&nodes, move |_| keys(&waiting_for_nodes))
-        .watch(&pools, move |_| keys(&waiting))
+        .watch(&nodes, move |delta| {
+            let mut found = keys(&waiting_for_nodes, "ordered");
+            // The cloud gave notice of the end of a machine.
+            if let Some(resize) = request_of(delta.latest()).filter(|_| announced_end(delta.latest()).is_some()) {
+                found.extend(keys(&by_resize, resize));
+            }
+            found
+        })
+        .watch(&pools, move |delta| {
+            let offer = |pool: &NodePool| (pool.spec.clone(), pool.status.as_ref().and_then(|status| status.stock));
+            let is_same = matches!((&delta.old, &delta.new), (Some(old), Some(new)) if offer(old) == offer(new));
+            let mut found = keys(&waiting, "ordered");
+            if !is_same {
+                found.extend(keys(&open, "open"));
+            }
+            found.extend(delta.latest().spec.resize_requests.iter().filter_map(requester));
+            found
+        })
         .watch(&pods, |delta| {
             // The first pod that consumes a request ends its wait.
             let pod = delta.new.as_ref().filter(|_| delta.old.is_none());
@@ -75,6 +96,18 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         })
         .concurrency(1)
         .run(provider);
+}
+
+/// True if the request is neither provisioned nor failed.
+fn is_open(request: &ProvisioningRequest) -> bool {
+    let conditions = request.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    !conditions.iter().any(|c| matches!(c.type_.as_str(), "Provisioned" | "Failed") && c.status == "True")
+}
+
+/// Key of the ProvisioningRequest of a resize request.
+fn requester(resize: &ResizeRequest) -> Option<ObjectKey> {
+    let (namespace, name) = resize.provisioning_request.as_deref()?.split_once('/')?;
+    Some(ObjectKey::namespaced(namespace, name))
 }
 
 struct Provider {
@@ -94,9 +127,9 @@ struct Provider {
 
 impl Reconciler for Provider {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        let Some(request) = self.requests.get(&key).filter(|r| r.metadata.deletion_timestamp.is_none()) else {
-            return Ok(Action::Wait);
-        };
+        let request = self.requests.get(&key).filter(|r| r.metadata.deletion_timestamp.is_none());
+        self.withdraw_orphans(&key, request.as_deref()).await?;
+        let Some(request) = request else { return Ok(Action::Wait) };
         let now = self.clock.now();
         let bound = self.running.get("bound");
         let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone())
@@ -114,7 +147,7 @@ impl Reconciler for Provider {
             Step::Until(at) => Ok(at.map_or(Action::Wait, |at| Action::After(self.clock.until(at)))),
             Step::Write { status, order, withdraw } => {
                 if let Some(order) = &order {
-                    self.place_order(order).await?;
+                    self.place_order(&request, order).await?;
                     let what = world.pods.as_ref().map(|pods| format!("{:?}", summary(pods))).unwrap_or_default();
                     let message = format!("{} nodes ordered in pool {} for {what}", order.nodes, order.pool);
                     self.recorder.event(request.as_ref(), EventType::Normal, "ResizeRequested", &message);
@@ -123,6 +156,7 @@ impl Reconciler for Provider {
                     self.withdraw(pool, name).await?;
                 }
                 self.write(&request, &status).await?;
+                self.report_obstacle(&request, &status);
                 Ok(Action::Wait)
             }
         }
@@ -132,7 +166,11 @@ impl Reconciler for Provider {
 impl Provider {
     fn pods_of(&self, request: &ProvisioningRequest) -> Result<Vec<Arc<PodInfo>>, String> {
         let namespace = request.namespace().unwrap_or_default();
-        requested_pods(request, |name| self.templates.get(&ObjectKey::namespaced(namespace.clone(), name)))
+        let class = self.configuration.provisioning_class(&request.spec.provisioning_class_name);
+        let adds_toleration = class.is_some_and(|class| class.name == super::QUEUED && class.adds_toleration);
+        requested_pods(request, adds_toleration, |name| {
+            self.templates.get(&ObjectKey::namespaced(namespace.clone(), name))
+        })
     }
 
     /// Pods of other requests for which capacity on ordinary nodes is reserved and that do not
@@ -149,7 +187,21 @@ impl Provider {
         unclaimed.flat_map(|other| self.pods_of(other).unwrap_or_default()).collect()
     }
 
-    async fn place_order(&self, order: &Order) -> Result<(), Error> {
+    /// Reports a request that no pool can ever serve, once per reason.
+    fn report_obstacle(&self, request: &ProvisioningRequest, status: &ProvisioningRequestStatus) {
+        let provisioned = |status: &ProvisioningRequestStatus| {
+            let found = status.conditions.iter().find(|condition| condition.type_ == "Provisioned");
+            found.map(|condition| (condition.reason.clone(), condition.message.clone()))
+        };
+        let before = request.status.as_ref().and_then(provisioned);
+        if let Some((reason, message)) = provisioned(status).filter(|new| Some(new) != before.as_ref())
+            && [UNTOLERATED_TAINT, NO_MATCHING_POOL].contains(&reason.as_str())
+        {
+            self.recorder.event(request, EventType::Warning, &reason, &message);
+        }
+    }
+
+    async fn place_order(&self, request: &ProvisioningRequest, order: &Order) -> Result<(), Error> {
         let Some(pool) = self.pools.get(&ObjectKey::cluster(&order.pool)) else { return Ok(()) };
         let mut spec = pool.spec.clone();
         match &order.resize_request {
@@ -159,10 +211,26 @@ impl Provider {
                 name: name.clone(),
                 nodes: order.nodes,
                 zone: order.zone.clone(),
+                provisioning_request: Some(ObjectKey::of(request).to_string()),
             }),
-            None => spec.nodes = Some(spec.nodes.unwrap_or(spec.initial_nodes).saturating_add(order.nodes)),
+            None => spec.nodes = Some(spec.nodes_own().saturating_add(order.nodes)),
         }
         self.write_pool(&pool, json!({ "nodes": spec.nodes, "resizeRequests": spec.resize_requests })).await
+    }
+
+    /// Withdraws orders of requests that no longer exist, if none of their machines has registered.
+    /// Registered machines are removed by the autoscaler once they are idle.
+    async fn withdraw_orphans(&self, key: &ObjectKey, request: Option<&ProvisioningRequest>) -> Result<(), Error> {
+        let current = request.map(resize_name);
+        for pool in self.pools.list() {
+            for resize in &pool.spec.resize_requests {
+                let is_orphan = requester(resize).as_ref() == Some(key) && current.as_ref() != Some(&resize.name);
+                if is_orphan && !self.nodes.list().iter().any(|node| request_of(node) == Some(resize.name.as_str())) {
+                    self.withdraw(&pool.name_any(), &resize.name).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn withdraw(&self, pool: &str, name: &str) -> Result<(), Error> {
@@ -179,10 +247,14 @@ impl Provider {
     }
 
     async fn write(&self, request: &ProvisioningRequest, status: &ProvisioningRequestStatus) -> Result<(), Error> {
-        let patch = json!({
+        let mut patch = json!({
             "metadata": { "resourceVersion": request.metadata.resource_version },
             "status": status,
         });
+        if status.provisioning_class_details.is_empty() {
+            // A merge patch keeps what it does not mention.
+            patch["status"]["provisioningClassDetails"] = serde_json::Value::Null;
+        }
         let namespace = request.namespace().unwrap_or_default();
         let api: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
         let written = api.patch_status(&request.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;

@@ -7,9 +7,12 @@
 //! reserved for a request is in its status and in the pool's resize requests. No other state is
 //! kept.
 
+mod capacity;
 mod controller;
+mod obstacles;
 mod requested;
 mod step;
+mod tolerations;
 
 pub use controller::install;
 pub use requested::requested_pods;

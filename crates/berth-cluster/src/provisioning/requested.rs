@@ -7,15 +7,28 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplate, Toleration};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
+use crate::pools::QUEUED_TAINT;
 use crate::scheduling::{PodInfo, Resources};
+
+/// The toleration of queued pools.
+pub fn queued_toleration() -> Toleration {
+    Toleration {
+        key: Some(QUEUED_TAINT.into()),
+        operator: Some("Exists".into()),
+        effect: Some("NoSchedule".into()),
+        ..Toleration::default()
+    }
+}
 
 /// One pod per count of each pod set, made from its template; or the name of the template that is
 /// missing or empty.
 ///
 /// Pods get the toleration for the extended resources that they request. For real pods, the API
-/// server's admission plugin ExtendedResourceToleration adds it.
+/// server's admission plugin ExtendedResourceToleration adds it. With `adds_toleration`, they also
+/// tolerate the taint of queued pools, because the cluster adds this toleration to the real pods.
 pub fn requested_pods(
     request: &ProvisioningRequest,
+    adds_toleration: bool,
     template: impl Fn(&str) -> Option<Arc<PodTemplate>>,
 ) -> Result<Vec<Arc<PodInfo>>, String> {
     let namespace = request.namespace().unwrap_or_default();
@@ -34,6 +47,9 @@ pub fn requested_pods(
             effect: Some("NoSchedule".into()),
             ..Toleration::default()
         }));
+        if adds_toleration {
+            tolerations.push(queued_toleration());
+        }
         for number in 0..pod_set.count.max(0) {
             let pod = Pod {
                 metadata: ObjectMeta {

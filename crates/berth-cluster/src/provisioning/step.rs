@@ -5,26 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
-use berth_api::berth::{ClusterConfiguration, NodePool, Provisioning, ProvisioningClass};
+use berth_api::berth::{ClusterConfiguration, Provisioning, ProvisioningClass};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
+use super::capacity::{cheapest, fit, next_supply};
+use super::obstacles::{Obstacle, obstacle};
 use super::{ATOMIC_SCALE_UP, CHECK_CAPACITY, QUEUED};
-use crate::Site;
-use crate::autoscaler::{View, pack};
-use crate::pools::{template, zones};
+use crate::autoscaler::View;
+use crate::pools::{MAX_RUN_DURATION, announced_end, request_of};
 use crate::random::hash;
-use crate::scheduling::{Cluster, Packing, Placement, PodInfo, place};
+use crate::scheduling::PodInfo;
 use crate::time::stamp;
 
 /// First delay before capacity is checked again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_secs(60);
 const RETRY_MAX: Duration = Duration::from_secs(600);
-/// Requests that were never provisioned fail after this time.
-const EXPIRES: SignedDuration = SignedDuration::from_hours(7 * 24);
+
 /// Detail: name of the resize request, which the nodes carry as a label.
-const RESIZE_REQUEST: &str = "ResizeRequestName";
+pub const RESIZE_REQUEST: &str = "ResizeRequestName";
 /// Detail: the pool that serves the request.
 const NODE_GROUP: &str = "NodeGroupName";
 /// Detail: the zone of the machines.
@@ -134,9 +134,11 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     if let Some(provisioned) = is_true(&status, "Provisioned") {
         return after_provisioning(request, status, class, provisioned, world);
     }
-    let gives_up = created.checked_add(EXPIRES).unwrap_or(Timestamp::MAX);
+    let gives_up = after(created, class.max_wait.0);
     if gives_up <= now {
-        return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
+        let withdraw = held(&status);
+        let status = with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired");
+        return Step::Write { status, order: None, withdraw };
     }
     if let Some(group) = status.provisioning_class_details.get(NODE_GROUP).cloned() {
         return on_its_way(status, class, &group, world);
@@ -165,7 +167,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         CHECK_CAPACITY if request.spec.parameters.get("noRetry").is_some_and(|it| it == "true") => {
             write(with(status, now, "Failed", true, "CapacityIsNotFound", "Capacity is not found in the cluster"))
         }
-        CHECK_CAPACITY => not_found(status, answers, now),
+        CHECK_CAPACITY => not_found(status, pods, world, answers),
         _ => Step::Until(None),
     }
 }
@@ -178,14 +180,22 @@ fn queued(
     world: &World,
     answers: Timestamp,
 ) -> Step {
-    let pools = world.view.pools.values().filter(|pool| pool.spec.provisioning == Provisioning::Queued);
-    let Some((pool, zone, nodes)) = cheapest(pools, pods, world, true) else {
-        return retry(answers, world.now);
+    let pools: Vec<_> =
+        world.view.pools.values().filter(|pool| pool.spec.provisioning == Provisioning::Queued).collect();
+    let Some((pool, zone, nodes)) = cheapest(pools.iter().copied(), pods, world, true) else {
+        let now = world.now;
+        let said = match obstacle(&pools, pods, world, "node pool with queued provisioning") {
+            Some(Obstacle { reason, message }) => with(status.clone(), now, "Provisioned", false, reason, &message),
+            None => waiting(status.clone(), now),
+        };
+        return if said == status { retry(answers, world) } else { write(said) };
     };
-    let uid = request.uid().unwrap_or_default();
-    let mut name = format!("gke-{}-{}", request.namespace().unwrap_or_default(), request.name_any());
-    name.truncate(63 - 9);
-    let name = format!("{}-{:08x}", name.trim_end_matches(['-', '.']), hash(&["resize-request", &uid]) as u32);
+    let name = resize_name(request);
+    let is_here = |node: &Arc<k8s_openapi::api::core::v1::Node>| request_of(node) == Some(name.as_str());
+    if world.view.nodes.values().flatten().any(is_here) {
+        // The machines of an order that was withdrawn are being removed.
+        return Step::Until(Some(after(world.now, Duration::from_secs(1))));
+    }
     let details = &mut status.provisioning_class_details;
     details.insert(RESIZE_REQUEST.into(), name.clone());
     details.insert(NODE_GROUP.into(), pool.name_any());
@@ -193,6 +203,26 @@ fn queued(
     details.insert(NODES.into(), nodes.to_string());
     let order = Order { pool: pool.name_any(), nodes, zone: Some(zone), resize_request: Some(name) };
     Step::Write { status, order: Some(order), withdraw: None }
+}
+
+/// Name of the resize request of a ProvisioningRequest.
+pub fn resize_name(request: &ProvisioningRequest) -> String {
+    let uid = request.uid().unwrap_or_default();
+    let mut name = format!("gke-{}-{}", request.namespace().unwrap_or_default(), request.name_any());
+    name.truncate(63 - 9);
+    format!("{}-{:08x}", name.trim_end_matches(['-', '.']), hash(&["resize-request", &uid]) as u32)
+}
+
+/// The pool and the resize request that a request holds.
+fn held(status: &ProvisioningRequestStatus) -> Option<(String, String)> {
+    let details = &status.provisioning_class_details;
+    Some((details.get(NODE_GROUP)?.clone(), details.get(RESIZE_REQUEST)?.clone()))
+}
+
+/// The end of the request's machines of which the cloud gave notice, and the reason.
+fn announced(pool: &str, resize: &str, world: &World) -> Option<(Timestamp, String)> {
+    let nodes = world.view.nodes.get(pool).into_iter().flatten();
+    nodes.filter(|node| request_of(node) == Some(resize)).filter_map(|node| announced_end(node)).min()
 }
 
 /// Grows one ordinary pool by all needed nodes.
@@ -212,9 +242,9 @@ fn atomic(
         return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
     }
     let Some((pool, zone, nodes)) = cheapest(world.view.growable(), pods, world, false) else {
-        return not_found(status, answers, now);
+        return not_found(status, pods, world, answers);
     };
-    let own = pool.spec.nodes.unwrap_or(pool.spec.initial_nodes);
+    let own = pool.spec.nodes_own();
     let details = &mut status.provisioning_class_details;
     details.insert(NODE_GROUP.into(), pool.name_any());
     details.insert(ZONE.into(), zone);
@@ -241,9 +271,20 @@ fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, grou
     let resize = details.get(RESIZE_REQUEST).map(String::as_str);
     let nodes = world.view.nodes.get(group).into_iter().flatten();
     let complete = nodes
-        .filter(|node| resize.is_none() || crate::pools::request_of(node) == resize)
+        .filter(|node| resize.is_none() || request_of(node) == resize)
         .filter(|node| crate::autoscaler::is_complete(pool, node))
         .count();
+    if let Some((pool, resize)) = held(&status)
+        && let Some((ends, _)) = announced(&pool, &resize, world)
+    {
+        // The cloud takes machines back before all are complete, so the request waits again.
+        if ends > now {
+            return Step::Until(Some(ends));
+        }
+        let mut status = waiting(status, now);
+        status.provisioning_class_details.clear();
+        return Step::Write { status, order: None, withdraw: Some((pool, resize)) };
+    }
     if complete < wanted {
         return Step::Until(None);
     }
@@ -267,13 +308,15 @@ fn after_provisioning(
     let mut due = Vec::new();
     let asked = request.spec.parameters.get("maxRunDurationSeconds").and_then(|text| text.parse().ok());
     let lives = asked.map_or(class.max_run_duration.0, Duration::from_secs);
-    let resize = status.provisioning_class_details.get(RESIZE_REQUEST).cloned();
-    let group = status.provisioning_class_details.get(NODE_GROUP).cloned();
-    if let (Some(resize), Some(group)) = (resize, group) {
-        let ends = after(provisioned, lives);
+    if let Some((group, resize)) = held(&status) {
+        let by_age = (after(provisioned, lives), MAX_RUN_DURATION.to_owned());
+        let (ends, why) = announced(&group, &resize, world).into_iter().chain([by_age]).min().expect("one is given");
         if ends <= now {
-            let message = "The maximum run duration of the machines has elapsed";
-            let status = with(status, now, "CapacityRevoked", true, "MaxRunDurationExceeded", message);
+            let message = match why.as_str() {
+                MAX_RUN_DURATION => "The maximum run duration of the machines has elapsed",
+                _ => "The cloud has taken the machines back",
+            };
+            let status = with(status, now, "CapacityRevoked", true, &why, message);
             return Step::Write { status, order: None, withdraw: Some((group, resize)) };
         }
         due.push(ends);
@@ -289,13 +332,10 @@ fn after_provisioning(
     Step::Until(due.into_iter().min())
 }
 
-/// The capacity was revoked, by this controller or by a user who simulates the cloud: the machines
-/// are removed.
+/// The capacity was revoked, either by this controller or by a user to simulate the cloud. The
+/// machines are removed.
 fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
-    let details = &status.provisioning_class_details;
-    let (Some(group), Some(name)) = (details.get(NODE_GROUP).cloned(), details.get(RESIZE_REQUEST).cloned()) else {
-        return Step::Until(None);
-    };
+    let Some((group, name)) = held(&status) else { return Step::Until(None) };
     let pool = world.view.pools.get(&group);
     if pool.is_some_and(|pool| pool.spec.resize_requests.iter().any(|known| known.name == name)) {
         return Step::Write { status, order: None, withdraw: Some((group, name)) };
@@ -303,74 +343,32 @@ fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
     Step::Until(None)
 }
 
-/// The cheapest pool, zone and number of nodes for all pods. Pools must have the capacity.
-fn cheapest<'a>(
-    pools: impl Iterator<Item = &'a Arc<NodePool>>,
-    pods: &[Arc<PodInfo>],
-    world: &World,
-    each_zone: bool,
-) -> Option<(&'a Arc<NodePool>, String, i32)> {
-    let site: &Site = &world.view.site;
-    let mut best: Option<(f64, &Arc<NodePool>, String, i32)> = None;
-    for pool in pools {
-        let room = pool.spec.nodes_max().saturating_sub(pool.spec.nodes_wanted()).max(0);
-        let zones = zones(pool, site);
-        for zone in zones.iter().take(if each_zone { usize::MAX } else { 1 }) {
-            let make =
-                |i: usize| world.view.with_daemons(template(pool, site, zone, &format!("{}-new-{i}", pool.name_any())));
-            let packed = pack(pods, &Cluster::default(), usize::try_from(room).unwrap_or(0), make);
-            if packed.placed.len() < pods.len() {
-                continue;
-            }
-            let nodes = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
-            let cost = pool.spec.price() * f64::from(nodes);
-            if best.as_ref().is_none_or(|(known, ..)| cost.total_cmp(known).is_lt()) {
-                best = Some((cost, pool, zone.clone(), nodes));
-            }
-        }
+/// The request waits for capacity, and its message says why if no pool could ever have it.
+fn not_found(status: ProvisioningRequestStatus, pods: &[Arc<PodInfo>], world: &World, answers: Timestamp) -> Step {
+    let mut message = "Capacity is not found, CA will try to find it later.".to_owned();
+    let pools: Vec<_> =
+        world.view.pools.values().filter(|pool| pool.spec.provisioning != Provisioning::Queued).collect();
+    // The size of a real machine is only known from its node.
+    let is_simulated = pools.iter().all(|pool| !pool.spec.is_process());
+    if let Some(found) = obstacle(&pools, pods, world, "node pool without queued provisioning").filter(|_| is_simulated)
+    {
+        message.push(' ');
+        message.push_str(&found.message);
     }
-    best.map(|(_, pool, zone, nodes)| (pool, zone, nodes))
+    let said = with(status.clone(), world.now, "Provisioned", false, "CapacityIsNotFound", &message);
+    if said == status { retry(answers, world) } else { write(said) }
 }
 
-/// True if all pods fit on existing nodes, beside the pods of other requests with reserved
-/// capacity.
-fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
-    let mut cluster = world.view.cluster().clone();
-    for pod in &world.promised {
-        if let Placement::Node(node) = place(pod, &cluster, Packing::Pack) {
-            cluster.place(pod.clone(), &node);
-        }
-    }
-    pods.iter().all(|pod| match place(pod, &cluster, Packing::Pack) {
-        Placement::Node(node) => {
-            cluster.place(pod.clone(), &node);
-            true
-        }
-        Placement::Nowhere { .. } => false,
-    })
-}
-
-fn not_found(status: ProvisioningRequestStatus, answers: Timestamp, now: Timestamp) -> Step {
-    let said = with(
-        status.clone(),
-        now,
-        "Provisioned",
-        false,
-        "CapacityIsNotFound",
-        "Capacity is not found, CA will try to find it later.",
-    );
-    if said == status { retry(answers, now) } else { write(said) }
-}
-
-/// The time of the next check: 1 minute after the first, then 2, 4, … at most 10 minutes apart.
-fn retry(first: Timestamp, now: Timestamp) -> Step {
+/// The time of the next check: 1 minute after the first, then 2, 4, … at most 10 minutes apart, and
+/// whenever the stock of the cloud changes.
+fn retry(first: Timestamp, world: &World) -> Step {
     let mut at = first;
     let mut wait = RETRY_BASE;
-    while at <= now {
+    while at <= world.now {
         at = after(at, wait);
         wait = (wait * 2).min(RETRY_MAX);
     }
-    Step::Until(Some(at))
+    Step::Until(next_supply(world).into_iter().chain([at]).min())
 }
 
 /// The number at the end of the request's name, by which Kueue counts attempts.

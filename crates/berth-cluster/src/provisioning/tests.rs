@@ -34,7 +34,7 @@ fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
         "tolerations": [{ "key": "cloud.google.com/gke-queued", "operator": "Exists" }],
         "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "4" } } }] } } }))
     .unwrap();
-    requested_pods(request, |_| Some(Arc::new(template.clone()))).unwrap()
+    requested_pods(request, false, |_| Some(Arc::new(template.clone()))).unwrap()
 }
 
 /// A pool of machines with 4 L4 each; `nodes` of them exist.
@@ -123,8 +123,8 @@ fn an_atomic_scale_up_orders_all_or_nothing() {
 fn a_queued_request_waits_while_no_pool_has_capacity_for_all_of_it() {
     let configuration = ClusterConfiguration::default();
     let mut request = request(QUEUED, 4, json!({}));
-    live(&mut request, &view(0, 3, "queued"), &[], &configuration, at(10));
-    let (said, order) = live(&mut request, &view(0, 3, "queued"), &[], &configuration, at(900));
+    live(&mut request, &view(1, 4, "queued"), &[], &configuration, at(10));
+    let (said, order) = live(&mut request, &view(1, 4, "queued"), &[], &configuration, at(900));
     assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/ResourcePoolExhausted"]);
     assert_eq!(order, None);
     let (_, order) = live(&mut request, &view(0, 4, "queued"), &[], &configuration, at(960));
@@ -151,4 +151,127 @@ fn requests_fail_on_purpose_up_to_the_configured_attempt() {
     assert!(live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(60)).1.is_some());
     let mut unknown = request("somebody.else/class", 1, json!({}));
     assert!(live(&mut unknown, &view(0, 3, "queued"), &[], &configuration, at(60)).0.is_empty());
+}
+
+#[test]
+fn a_queued_request_names_the_taint_that_its_pods_do_not_tolerate() {
+    let configuration = ClusterConfiguration::default();
+    let empty = view(0, 3, "queued");
+    let world = |pods| World {
+        view: &empty,
+        configuration: &configuration,
+        pods: Ok(pods),
+        promised: Vec::new(),
+        is_consumed: false,
+        now: at(900),
+    };
+    let template: PodTemplate = serde_json::from_value(json!({ "template": { "spec": {
+        "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "4" } } }] } } }))
+    .unwrap();
+    let intolerant = |request: &ProvisioningRequest, adds| {
+        requested_pods(request, adds, |_| Some(Arc::new(template.clone()))).unwrap()
+    };
+    let mut waits = request(QUEUED, 1, json!({}));
+    live(&mut waits, &view(0, 3, "queued"), &[], &configuration, at(10));
+    let Step::Write { status, order: None, .. } = step(&waits, &world(intolerant(&waits, false))) else {
+        panic!("the obstacle is written")
+    };
+    let condition = status.conditions.last().unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "UntoleratedTaint"));
+    assert_eq!(
+        condition.message,
+        "No node pool with queued provisioning can run the pods: pool pool has taint \
+         cloud.google.com/gke-queued=true:NoSchedule, which the pods do not tolerate. Add the toleration to the pods."
+    );
+    // The class adds the toleration, so the machines are ordered.
+    let Step::Write { order: Some(order), .. } = step(&waits, &world(intolerant(&waits, true))) else {
+        panic!("the machines are ordered")
+    };
+    assert_eq!(order.nodes, 1);
+}
+
+#[test]
+fn a_request_that_no_pool_can_ever_hold_says_so_and_one_that_waits_for_stock_does_not() {
+    let configuration = ClusterConfiguration::default();
+    let mut too_large = request(QUEUED, 4, json!({}));
+    live(&mut too_large, &view(0, 3, "queued"), &[], &configuration, at(10));
+    let (said, _) = live(&mut too_large, &view(0, 3, "queued"), &[], &configuration, at(900));
+    assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/NoMatchingNodePool"]);
+    let message = &too_large.status.as_ref().unwrap().conditions[1].message;
+    assert!(message.contains("pool pool has at most 3 machines, and the pods need 4"), "{message}");
+    let mut waits = request(QUEUED, 2, json!({}));
+    let used = view(2, 3, "queued");
+    live(&mut waits, &used, &[], &configuration, at(10));
+    let (said, _) = live(&mut waits, &used, &[], &configuration, at(900));
+    assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/ResourcePoolExhausted"]);
+}
+
+#[test]
+fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_another_to_the_queue() {
+    let configuration = ClusterConfiguration::default();
+    let empty = view(0, 4, "queued");
+    let mut held = request(QUEUED, 1, json!({}));
+    live(&mut held, &empty, &[], &configuration, at(10));
+    let (_, order) = live(&mut held, &empty, &[], &configuration, at(60));
+    let resize = order.unwrap().resize_request.unwrap();
+    let pool = empty.pools["pool"].clone();
+    let with_node = |end: Option<i64>| {
+        let mut node = template(&pool, &empty.site, "r-a", "n0");
+        crate::pools::label_for_request(&mut node, &resize);
+        if let Some(end) = end {
+            let annotations = node.annotations_mut();
+            annotations.insert(berth_api::berth::ENDS_AT_ANNOTATION.into(), at(end).to_string());
+            annotations.insert(berth_api::berth::ENDS_BECAUSE_ANNOTATION.into(), "Reclaimed".into());
+        }
+        View::new(vec![pool.clone()], vec![Arc::new(node)], Vec::new(), Vec::new(), empty.site.clone())
+    };
+    let next = |request: &ProvisioningRequest, view: &View, now: i64| {
+        let pods = Ok(pods(request));
+        let (promised, is_consumed) = (Vec::new(), true);
+        step(request, &World { view, configuration: &configuration, pods, promised, is_consumed, now: at(now) })
+    };
+    let withdrawn = Some(("pool".to_owned(), resize.clone()));
+    // Before the machines are complete, the request waits again.
+    let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(100)), 100) else {
+        panic!("it waits again")
+    };
+    assert_eq!((withdraw, status.provisioning_class_details.len()), (withdrawn.clone(), 0));
+    // The machines of the first order must be gone before a second order.
+    let mut waits = held.clone();
+    waits.status = Some(status);
+    assert_eq!(next(&waits, &with_node(Some(100)), 100), Step::Until(Some(at(101))));
+    assert!(matches!(next(&waits, &empty, 101), Step::Write { order: Some(_), .. }));
+    // Afterwards, its capacity is revoked.
+    live(&mut held, &with_node(None), &[], &configuration, at(100));
+    assert_eq!(next(&held, &with_node(Some(500)), 400), Step::Until(Some(at(500))));
+    let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(500)), 500) else { panic!("it is revoked") };
+    let revoked = status.conditions.last().unwrap();
+    assert_eq!(
+        (revoked.type_.as_str(), revoked.reason.as_str(), withdraw),
+        ("CapacityRevoked", "Reclaimed", withdrawn)
+    );
+}
+
+#[test]
+fn a_request_fails_after_its_longest_wait_and_withdraws_its_order() {
+    let spec = json!({ "provisioningClasses": [{ "name": QUEUED, "maxWait": "1h" }] });
+    let configuration = ClusterConfiguration::from_value(spec).unwrap();
+    let empty = view(0, 4, "queued");
+    let mut ordered = request(QUEUED, 1, json!({}));
+    live(&mut ordered, &empty, &[], &configuration, at(10));
+    live(&mut ordered, &empty, &[], &configuration, at(60));
+    let pods = Ok(pods(&ordered));
+    let world = World {
+        view: &empty,
+        configuration: &configuration,
+        pods,
+        promised: Vec::new(),
+        is_consumed: false,
+        now: at(3600),
+    };
+    let Step::Write { status, withdraw, .. } = step(&ordered, &world) else { panic!("it fails") };
+    let failed = status.conditions.last().unwrap();
+    assert_eq!((failed.type_.as_str(), failed.reason.as_str(), withdraw.is_some()), ("Failed", "Expired", true));
+    let long = json!({ "provisioningClasses": [{ "name": QUEUED, "maxWait": "169h" }] });
+    assert!(ClusterConfiguration::from_value(long).unwrap_err().to_string().contains("more than 7 days"));
 }

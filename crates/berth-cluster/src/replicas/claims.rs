@@ -1,101 +1,136 @@
-//! The pods of a controller: it adopts active pods without a controller that its selector matches,
-//! and releases its own pods that the selector no longer matches.
+//! Which pods or ReplicaSets a controller owns: it adopts active ones without a controller that its
+//! selector matches, and releases own ones that the selector no longer matches.
 
 use std::sync::Arc;
 
 use berth_runtime::{Cache, Delta, Error, Index};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{Writer, is_controlled_by, owned_by};
-use crate::job::facts::{is_active, is_deleted};
 use crate::scheduling::matches_label_selector;
 
-/// The pods of one owner.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Claims {
-    /// Pods that the owner controls and whose labels match.
-    pub own: Vec<Arc<Pod>>,
-    /// Pods without a controller to adopt.
-    pub adopt: Vec<Arc<Pod>>,
-    /// Own pods whose labels do not match any more.
-    pub release: Vec<Arc<Pod>>,
+/// A kind whose objects are claimed by selector.
+pub trait Claimed:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + std::fmt::Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Whether the object may be adopted.
+    fn is_active(&self) -> bool;
 }
 
-/// Sorts pods into owned ones, and those to adopt or release. A deleted owner adopts and releases
+impl Claimed for Pod {
+    fn is_active(&self) -> bool {
+        crate::job::facts::is_active(self)
+    }
+}
+
+impl Claimed for ReplicaSet {
+    fn is_active(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none()
+    }
+}
+
+/// The objects of one owner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claims<T> {
+    /// Objects that the owner controls and whose labels match.
+    pub own: Vec<Arc<T>>,
+    /// Objects without a controller to adopt.
+    pub adopt: Vec<Arc<T>>,
+    /// Own objects whose labels do not match any more.
+    pub release: Vec<Arc<T>>,
+}
+
+/// Sorts objects into owned ones, and those to adopt or release. A deleted owner adopts and releases
 /// nothing.
-pub fn claim<K: Resource>(owner: &K, selector: &LabelSelector, owned: Vec<Arc<Pod>>, orphans: Vec<Arc<Pod>>) -> Claims {
+pub fn claim<K: Resource, T: Claimed>(
+    owner: &K,
+    selector: &LabelSelector,
+    owned: Vec<Arc<T>>,
+    orphans: Vec<Arc<T>>,
+) -> Claims<T> {
     let uid = owner.meta().uid.as_deref().unwrap_or_default();
     let is_owner_deleted = owner.meta().deletion_timestamp.is_some();
-    let matches = |pod: &Pod| matches_label_selector(Some(selector), pod.labels());
-    let mut claims = Claims::default();
-    for pod in owned.into_iter().filter(|pod| is_controlled_by(pod.as_ref(), uid)) {
-        if matches(&pod) || is_owner_deleted || is_deleted(&pod) {
-            claims.own.push(pod);
+    let matches = |object: &T| matches_label_selector(Some(selector), object.labels());
+    let mut claims = Claims { own: Vec::new(), adopt: Vec::new(), release: Vec::new() };
+    for object in owned.into_iter().filter(|object| is_controlled_by(object.as_ref(), uid)) {
+        if matches(&object) || is_owner_deleted || object.meta().deletion_timestamp.is_some() {
+            claims.own.push(object);
         } else {
-            claims.release.push(pod);
+            claims.release.push(object);
         }
     }
     if !is_owner_deleted {
-        claims.adopt = orphans.into_iter().filter(|pod| is_active(pod) && matches(pod)).collect();
+        claims.adopt = orphans.into_iter().filter(|object| object.is_active() && matches(object)).collect();
     }
     claims
 }
 
-/// Pods without a controller, by namespace and by each of their labels.
+/// Objects without a controller, by namespace and by each of their labels.
 #[derive(Clone)]
-pub struct Orphans(Index<Pod>);
+pub struct Orphans<T: 'static>(Index<T>);
 
-impl Orphans {
-    /// Indexes a cache of pods.
-    pub fn new(pods: &Cache<Pod>) -> Self {
-        Self(pods.index(|pod| {
-            if !is_orphan(pod) {
+impl<T: Claimed> Orphans<T> {
+    /// Indexes a cache of the objects.
+    pub fn new(objects: &Cache<T>) -> Self {
+        Self(objects.index(|object: &T| {
+            if !is_orphan(object) {
                 return Vec::new();
             }
-            let namespace = pod.namespace().unwrap_or_default();
-            let labels = pod.labels().iter().map(|(key, value)| format!("{namespace}/{key}={value}"));
+            let namespace = object.namespace().unwrap_or_default();
+            let labels = object.labels().iter().map(|(key, value)| format!("{namespace}/{key}={value}"));
             labels.chain([format!("{namespace}/")]).collect()
         }))
     }
 
-    /// Pods without a controller that a selector may match.
-    pub fn candidates(&self, namespace: &str, selector: &LabelSelector) -> Vec<Arc<Pod>> {
+    /// Objects without a controller that a selector may match.
+    pub fn candidates(&self, namespace: &str, selector: &LabelSelector) -> Vec<Arc<T>> {
         let label = selector.match_labels.iter().flatten().next();
         let label = label.map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
         self.0.get(&format!("{namespace}/{label}"))
     }
 }
 
-fn is_orphan(pod: &Pod) -> bool {
-    !pod.owner_references().iter().any(|owner| owner.controller == Some(true))
+fn is_orphan<T: Resource>(object: &T) -> bool {
+    !object.owner_references().iter().any(|owner| owner.controller == Some(true))
 }
 
-/// The changed pod, if an owner may have to adopt it: it has no controller, and is new or has other
-/// labels or owners than before.
-pub fn newly_orphaned(delta: &Delta<Pod>) -> Option<&Arc<Pod>> {
-    let pod = delta.new.as_ref().filter(|pod| is_orphan(pod))?;
-    let same = |old: &Arc<Pod>| old.labels() == pod.labels() && is_orphan(old);
-    (!delta.old.as_ref().is_some_and(same)).then_some(pod)
+/// The changed object, if an owner may have to adopt it: it has no controller, and is new or has
+/// other labels or owners than before.
+pub fn newly_orphaned<T: Claimed>(delta: &Delta<T>) -> Option<&Arc<T>> {
+    let object = delta.new.as_ref().filter(|object| is_orphan::<T>(object))?;
+    let same = |old: &Arc<T>| old.labels() == object.labels() && is_orphan::<T>(old);
+    (!delta.old.as_ref().is_some_and(same)).then_some(object)
 }
 
-impl Claims {
-    /// Writes the adoptions and releases. Returns all pods that the owner controls now.
-    pub(crate) async fn apply<K>(self, owner: &K, pods: &Writer<Pod>) -> Result<Vec<Arc<Pod>>, Error>
+impl<T: Claimed> Claims<T> {
+    /// Writes the adoptions and releases. Returns all objects that the owner controls now.
+    pub(crate) async fn apply<K>(self, owner: &K, objects: &Writer<T>) -> Result<Vec<Arc<T>>, Error>
     where
         K: Resource<DynamicType = ()>,
     {
         let Self { mut own, adopt, release } = self;
-        for pod in adopt {
-            let patch = json!({"metadata": {"uid": pod.metadata.uid, "ownerReferences": [owned_by(owner)]}});
-            own.extend(pods.patch(&pod, &patch).await?.map(Arc::new));
+        for object in adopt {
+            let patch = json!({"metadata": {"uid": object.meta().uid, "ownerReferences": [owned_by(owner)]}});
+            own.extend(objects.patch(&object, &patch).await?.map(Arc::new));
         }
-        for pod in release {
+        for object in release {
             let reference = json!({"$patch": "delete", "uid": owner.meta().uid});
-            let patch = json!({"metadata": {"uid": pod.metadata.uid, "ownerReferences": [reference]}});
-            pods.patch(&pod, &patch).await?;
+            let patch = json!({"metadata": {"uid": object.meta().uid, "ownerReferences": [reference]}});
+            objects.patch(&object, &patch).await?;
         }
         Ok(own)
     }
@@ -103,7 +138,6 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::apps::v1::ReplicaSet;
     use serde_json::Value;
 
     use super::*;

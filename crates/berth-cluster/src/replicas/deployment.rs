@@ -1,5 +1,6 @@
 //! The Deployment controller: one ReplicaSet per pod template, and rollouts from one to the next.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_apimachinery::well_known;
@@ -10,7 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
-use super::{Writer, is_controlled_by, owned_by, template_hash};
+use super::claims::{Orphans, claim, newly_orphaned};
+use super::proportional::{self, Size};
+use super::{Writer, owned_by, template_hash};
+use crate::scheduling::matches_label_selector;
 
 /// Label with the hash of the pod template, on a ReplicaSet and its pods.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -90,7 +94,12 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let spec = deployment.spec.clone().unwrap_or_default();
     let wanted = spec.replicas.unwrap_or(1);
     let hash = template_hash(&spec.template);
-    let is_new = |set: &&Arc<ReplicaSet>| set.labels().get(TEMPLATE_HASH) == Some(&hash);
+    // An adopted ReplicaSet has no hash.
+    let has_template = |set: &ReplicaSet| set.spec.as_ref().and_then(|it| it.template.as_ref()) == Some(&spec.template);
+    let is_new = |set: &&Arc<ReplicaSet>| match set.labels().get(TEMPLATE_HASH) {
+        Some(other) => *other == hash,
+        None => has_template(set),
+    };
     let new = sets.iter().find(is_new);
     let mut old: Vec<&Arc<ReplicaSet>> = sets.iter().filter(|set| !is_new(set)).collect();
     old.sort_by_key(|set| (revision(set), set.name_any()));
@@ -115,6 +124,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let old_replicas = sum(&old, observed).max(sum(&old, replicas));
     let scale = [(DESIRED_REPLICAS, wanted), (MAX_REPLICAS, wanted.saturating_add(surge))];
     let scale_annotations = scale.map(|(key, count)| (key.to_owned(), count.to_string()));
+    let scaled = if recreate { None } else { scaled(sets, new, wanted, surge) };
     let mut size = |set: &ReplicaSet, size: i32, revision: Option<i64>| {
         let mut changed = set.clone();
         if new.is_some_and(|new| new.metadata.name == set.metadata.name) {
@@ -122,7 +132,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
             // `kubernetes.io/change-cause`.
             changed.annotations_mut().extend(inherited_annotations(deployment));
         }
-        if replicas(set) != size {
+        if replicas(set) != size || scaled.is_some() && size > 0 {
             changed.annotations_mut().extend(scale_annotations.clone());
         }
         changed.spec.get_or_insert_default().replicas = Some(size);
@@ -148,6 +158,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let number = plan.revision;
     // Scale the new ReplicaSet. A paused Deployment only follows a changed replica count.
     match new {
+        _ if scaled.is_some() => {}
         Some(set) if paused && !old.iter().any(|set| replicas(set) > 0) => size(set, wanted, None),
         Some(set) if paused => size(set, replicas(set), None),
         _ if paused => {}
@@ -155,7 +166,10 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
         None => {}
     }
     // Scale the old ReplicaSets down.
-    if !paused && recreate {
+    if let Some(scaled) = &scaled {
+        let sets = sets.iter().filter_map(|set| Some((set, *scaled.get(&set.name_any())?)));
+        sets.for_each(|(set, replicas)| size(set, replicas, None));
+    } else if !paused && recreate {
         old.iter().for_each(|set| size(set, 0, None));
     } else if !paused {
         // Unavailable pods are removed first. Available pods are removed only as long as the
@@ -177,7 +191,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
         }
         old.iter().zip(sizes).for_each(|(set, wanted)| size(set, wanted, None));
     }
-    if new.is_none() && !paused {
+    if new.is_none() && !paused && scaled.is_none() {
         let first = if recreate && old_replicas > 0 { 0 } else { (wanted + surge - total).clamp(0, wanted) };
         let mut created = replica_set(deployment, &hash, first, plan.revision);
         created.annotations_mut().extend(scale_annotations);
@@ -188,6 +202,30 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     plan.delete = idle[..idle.len().saturating_sub(limit)].iter().map(|set| (**set).clone()).collect();
     plan.status = status(deployment, new, &old, wanted - unavailable, now);
     plan
+}
+
+/// New sizes of the ReplicaSets if the Deployment was scaled in the middle of a rollout.
+fn scaled(
+    sets: &[Arc<ReplicaSet>],
+    new: Option<&Arc<ReplicaSet>>,
+    wanted: i32,
+    surge: i32,
+) -> Option<BTreeMap<String, i32>> {
+    let number = |set: &ReplicaSet, key: &str| set.annotations().get(key).and_then(|text| text.parse::<i32>().ok());
+    let active: Vec<&Arc<ReplicaSet>> = sets.iter().filter(|set| replicas(set) > 0).collect();
+    let is_scaled = active.iter().any(|set| number(set, DESIRED_REPLICAS).is_some_and(|desired| desired != wanted));
+    let is_rolled_out = new.is_some_and(|set| replicas(set) == wanted && available(set) == wanted);
+    if !is_scaled || is_rolled_out || active.len() < 2 {
+        return None;
+    }
+    let total = sum(&active, replicas);
+    let sizes = active.iter().map(|set| Size {
+        set,
+        replicas: replicas(set),
+        of_max: number(set, MAX_REPLICAS).unwrap_or(total),
+    });
+    let replicas_max = if wanted > 0 { wanted.saturating_add(surge) } else { 0 };
+    Some(proportional::sizes(sizes.collect(), replicas_max))
 }
 
 /// Annotations that the new ReplicaSet copies from its Deployment.
@@ -301,15 +339,25 @@ pub(super) fn install(manager: &mut Manager) {
         of_deployment: sets.index(|set: &ReplicaSet| {
             ObjectKey::of_controller_owner::<Deployment>(set).map(|key| key.to_string()).into_iter().collect()
         }),
+        orphans: Orphans::new(&sets),
         sets: Writer::new(manager, &sets),
         writer: Writer::new(manager, &deployments),
         deployments: deployments.clone(),
     };
+    let adopting = deployments.clone();
     manager
         .controller("deployment")
         .concurrency(5)
         .watch_self(&deployments)
         .watch_owned::<Deployment, _>(&sets)
+        .watch(&sets, move |delta| {
+            let Some(set) = newly_orphaned(delta) else { return Vec::new() };
+            let deployments = adopting.iter_namespace(&set.namespace().unwrap_or_default());
+            let selecting = deployments.filter(|it| {
+                it.spec.as_ref().is_some_and(|spec| matches_label_selector(Some(&spec.selector), set.labels()))
+            });
+            selecting.map(|it| ObjectKey::of(it.as_ref())).collect()
+        })
         .run(controller);
 }
 
@@ -318,6 +366,7 @@ struct Controller {
     recorder: Recorder,
     deployments: Cache<Deployment>,
     of_deployment: Index<ReplicaSet>,
+    orphans: Orphans<ReplicaSet>,
     sets: Writer<ReplicaSet>,
     writer: Writer<Deployment>,
 }
@@ -328,9 +377,11 @@ impl Reconciler for Controller {
         if deployment.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Wait);
         }
-        let uid = deployment.uid().unwrap_or_default();
-        let mut sets = self.of_deployment.get(&key.to_string());
-        sets.retain(|set| is_controlled_by(set.as_ref(), &uid));
+        let selector = deployment.spec.as_ref().map(|spec| spec.selector.clone()).unwrap_or_default();
+        let owned = self.of_deployment.get(&key.to_string());
+        let orphans = self.orphans.candidates(&key.namespace, &selector);
+        let claims = claim(deployment.as_ref(), &selector, owned, orphans);
+        let sets = claims.apply(deployment.as_ref(), &self.sets).await?;
         let plan = plan(&deployment, &sets, self.clock.now());
         let record_scaling = |message: &str| {
             self.recorder.event(deployment.as_ref(), EventType::Normal, "ScalingReplicaSet", message);
@@ -426,6 +477,43 @@ mod tests {
         let status = plan(&new, &sets, Timestamp::UNIX_EPOCH).status;
         assert_eq!((status.updated_replicas, status.available_replicas), (Some(3), Some(3)));
         assert_eq!(revision(&sets[1]), 2);
+    }
+
+    #[test]
+    fn an_adopted_replica_set_is_rolled_out_or_is_that_of_the_template() {
+        let adopted = |version: &str| {
+            let template = deployment(1, version, Value::Null).spec.unwrap().template;
+            let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template});
+            let status = json!({"replicas": 1, "readyReplicas": 1, "availableReplicas": 1});
+            let set = json!({"metadata": {"name": "alone"}, "spec": spec, "status": status});
+            vec![Arc::new(serde_json::from_value::<ReplicaSet>(set).unwrap())]
+        };
+        let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+        let first = plan(&deployment(1, "1", rolling.clone()), &adopted("0"), Timestamp::UNIX_EPOCH);
+        let created = first.create.expect("a ReplicaSet of the template");
+        assert_eq!((replicas(&created), first.change.iter().all(|set| replicas(set) == 1)), (1, true));
+        let same = plan(&deployment(1, "1", rolling), &adopted("1"), Timestamp::UNIX_EPOCH);
+        assert_eq!((same.create, same.revision), (None, 1));
+    }
+
+    #[test]
+    fn a_deployment_that_is_scaled_in_a_rollout_keeps_its_proportions() {
+        let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}});
+        let sets = settled(&deployment(10, "1", rolling.clone()), Vec::new());
+        // The new template's pods never become available.
+        let stuck = |wanted: i32, sets: Vec<Arc<ReplicaSet>>| {
+            let mut sets = settled(&deployment(wanted, "2", rolling.clone()), sets);
+            if let Some(new) = sets.get_mut(1) {
+                Arc::make_mut(new).status.as_mut().unwrap().available_replicas = Some(0);
+            }
+            sets
+        };
+        let sets = (0..3).fold(sets, |sets, _| stuck(10, sets));
+        assert_eq!(sizes(&sets), [8, 5]);
+        let sets = stuck(30, sets);
+        assert_eq!(sizes(&sets), [20, 13]);
+        assert_eq!(sets[0].annotations()[DESIRED_REPLICAS], "30");
+        assert_eq!(sizes(&stuck(30, sets)), [20, 13], "once");
     }
 
     #[test]

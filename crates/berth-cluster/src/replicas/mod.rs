@@ -3,11 +3,12 @@
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
 //! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting ReplicaSets and ControllerRevisions by selector.
+//! adopting ControllerRevisions by selector.
 
 pub mod claims;
 pub mod daemon_set;
 pub mod deployment;
+mod proportional;
 pub mod replica_set;
 pub mod retention;
 pub mod revisions;

@@ -251,7 +251,7 @@ struct Controller<K> {
     recorder: Recorder,
     sets: Cache<K>,
     of_set: Index<Pod>,
-    orphans: Orphans,
+    orphans: Orphans<Pod>,
     pods: Writer<Pod>,
     writer: Writer<K>,
 }

@@ -1,8 +1,8 @@
-//! What deletes the claims of a StatefulSet's pods: `persistentVolumeClaimRetentionPolicy`.
+//! Deletion of the claims of a StatefulSet's pods: `persistentVolumeClaimRetentionPolicy`.
 //!
-//! The policy is carried out by owner references. A claim that its set's deletion deletes is owned by
-//! the set, and a claim that goes with its pod at a scale-down is owned by the pod; the garbage
-//! collector does the rest.
+//! The policy is carried out by owner references. A claim is owned by the set if it is deleted with
+//! the set, and by its pod if it is deleted with the pod at a scale-down. The garbage collector
+//! does the rest.
 //!
 //! Source: Kubernetes documentation, "StatefulSets: PersistentVolumeClaim retention".
 
@@ -15,8 +15,9 @@ use super::owned_by;
 
 const DELETE: &str = "Delete";
 
-/// The claim with the owners that the policy asks for, if they differ. `is_surplus` says whether the
-/// pod's ordinal is not one of the set's any more. A claim with another controller is left alone.
+/// The claim with the owners that the policy requires; `None` if it already has them. `is_surplus`
+/// is true if the set no longer has the pod's ordinal. A claim with another controller is not
+/// changed.
 pub fn updated(
     set: &StatefulSet,
     pod: &Pod,
@@ -28,7 +29,7 @@ pub fn updated(
     let is_delete = |when: &Option<String>| when.as_deref() == Some(DELETE);
     let goes_with_pod = is_delete(&policy.when_scaled) && is_surplus;
     let goes_with_set = is_delete(&policy.when_deleted) && !goes_with_pod;
-    // The set's pods of other times have other UIDs.
+    // Pods are compared by name, because earlier pods with this ordinal had other UIDs.
     let is_of_pod = |owner: &OwnerReference| owner.kind == "Pod" && owner.name == pod.name_any();
     let is_of_set = |owner: &OwnerReference| owner.kind == "StatefulSet" && owner.uid == set.uid().unwrap_or_default();
     let (ours, mut owners): (Vec<_>, Vec<_>) =

@@ -3,8 +3,8 @@
 //! Pods are created in order, each after all earlier pods are available, and deleted in reverse
 //! order; with `Parallel`, all at once. A changed template replaces pods from the highest ordinal
 //! down to the partition, at most `maxUnavailable` at a time. Each pod has its own claim for every
-//! claim template; the claim outlives the pod. Templates are kept as ControllerRevisions: a pod that
-//! is not yet to be replaced is recreated from the template that it had.
+//! claim template; the claim outlives the pod. Templates are kept as ControllerRevisions: a pod
+//! that is not yet to be replaced is recreated from the template that it had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,10 +102,15 @@ pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], before: Option<&Revision>, now
             return plan;
         }
     }
-    // Scale down, from the highest ordinal.
+    // Scale down, from the highest ordinal. In order, a pod that is not available stays unless it is
+    // the lowest such pod: the others may need it to become available.
     let surplus = by_ordinal.iter().rev().filter(|(ordinal, _)| !(first..end).contains(ordinal));
-    for (_, pod) in surplus {
+    let lowest_broken = by_ordinal.iter().find(|(_, pod)| !is_available(pod)).map(|(ordinal, _)| *ordinal);
+    for (ordinal, pod) in surplus {
         if !is_deleted(pod) {
+            if ordered && !is_available(pod) && lowest_broken != Some(*ordinal) {
+                return plan;
+            }
             plan.delete.push((*pod).clone());
         }
         if ordered {
@@ -297,7 +302,7 @@ struct Controller {
     recorder: Recorder,
     sets: Cache<StatefulSet>,
     of_set: Index<Pod>,
-    orphans: Orphans,
+    orphans: Orphans<Pod>,
     revisions: Revisions,
     claims: Writer<PersistentVolumeClaim>,
     pods: Writer<Pod>,
@@ -357,8 +362,8 @@ impl Reconciler for Controller {
 }
 
 impl Controller {
-    /// Claims the set's pods and records its template. Returns the pods, the planned history and the
-    /// revision that pods had before the current one.
+    /// Claims the set's pods and records its template. Returns the pods, the planned history and
+    /// the revision that pods had before the current one.
     async fn observe(&self, set: &StatefulSet) -> Result<(Vec<Arc<Pod>>, History, Option<Revision>), Error> {
         let (key, selector) = (ObjectKey::of(set), selector(set));
         let mut orphans = self.orphans.candidates(&key.namespace, &selector);
@@ -488,6 +493,22 @@ mod tests {
         assert_eq!(next(&set(json!({"replicas": 1})), &pods), (vec![], vec!["db-2".to_owned()]));
         let parallel = set(json!({"replicas": 1, "podManagementPolicy": "Parallel"}));
         assert_eq!(next(&parallel, &pods).1, ["db-2", "db-1"]);
+    }
+
+    #[test]
+    fn a_broken_pod_stops_scaling_down_in_order_unless_it_is_the_first_broken_one() {
+        let three = set(json!({"replicas": 3}));
+        let pods: Vec<Pod> = (0..3).map(|ordinal| pod(&three, &PodTemplateSpec::default(), ordinal, "1")).collect();
+        let with_ready = |are_ready: [bool; 3]| -> Vec<Arc<Pod>> {
+            let pods = pods.iter().cloned().zip(are_ready);
+            pods.map(|(pod, is_ready)| if is_ready { ready(pod) } else { Arc::new(pod) }).collect()
+        };
+        let none = set(json!({"replicas": 0}));
+        assert_eq!(next(&none, &with_ready([false; 3])).1, [""; 0]);
+        assert_eq!(next(&none, &with_ready([false, true, true])).1, ["db-2"]);
+        assert_eq!(next(&none, &with_ready([true, true, false])).1, ["db-2"]);
+        let parallel = set(json!({"replicas": 0, "podManagementPolicy": "Parallel"}));
+        assert_eq!(next(&parallel, &with_ready([false; 3])).1, ["db-2", "db-1", "db-0"]);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Scheduler {
                 match self.explain(&pod, &message, nominated.as_deref()).await {
                     Ok(()) => true,
                     Err(error) => {
-                        tracing::debug!(pod = %pod.key, error = berth_runtime::brief(&error), "condition not written");
+                        tracing::debug!(pod = %pod.key, error = berth_runtime::brief(&error), "cannot write the condition of a pod");
                         true
                     }
                 }

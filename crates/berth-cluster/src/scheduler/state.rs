@@ -89,8 +89,8 @@ pub struct State {
     active: BTreeMap<Turn, ObjectKey>,
     /// Nodes that may have more free capacity than when the pending pods were last tried.
     changed: BTreeSet<String>,
-    /// Pods whose binding is being written: they count on their node, and changes of the unbound
-    /// pod are ignored.
+    /// Pods whose binding is being written: they are counted on their node, and changes to the
+    /// unbound pod are ignored.
     assumed: BTreeSet<ObjectKey>,
     storage: Storage,
     /// Pods without a node that use claims, by claim.
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// Applies a change of a pod.
+    /// Applies a change to a pod.
     pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> Wake {
         let info = new.map(|pod| PodInfo::new(pod.clone()));
         let Some(info) = info.filter(|info| !info.is_terminal()) else {
@@ -175,7 +175,7 @@ impl State {
         }
     }
 
-    /// Applies a change of a node.
+    /// Applies a change to a node.
     pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> Wake {
         match new {
             Some(node) => {
@@ -212,19 +212,19 @@ impl State {
         if has_work { Wake::Soon } else { Wake::Never }
     }
 
-    /// Applies a change of a namespace's labels.
+    /// Applies a change to a namespace's labels.
     pub fn namespace_changed(&mut self, old: Option<&Arc<Namespace>>, new: Option<&Arc<Namespace>>) {
         let Some(any) = new.or(old) else { return };
         self.cluster.set_namespace(&any.name_any(), new.map(|namespace| namespace.labels().clone()));
     }
 
-    /// Applies a change of a claim.
+    /// Applies a change to a claim.
     pub fn claim_changed(&mut self, key: &ObjectKey, new: Option<&Arc<PersistentVolumeClaim>>) -> Wake {
         self.storage.set_claim(key, new.cloned());
         self.try_users_of(key)
     }
 
-    /// Applies a change of a volume.
+    /// Applies a change to a volume.
     pub fn volume_changed(&mut self, old: Option<&Arc<PersistentVolume>>, new: Option<&Arc<PersistentVolume>>) -> Wake {
         let Some(any) = new.or(old) else { return Wake::Never };
         self.storage.set_volume(&any.name_any(), new.cloned());
@@ -238,7 +238,7 @@ impl State {
         self.soon()
     }
 
-    /// Applies a change of a storage class.
+    /// Applies a change to a storage class.
     pub fn class_changed(&mut self, name: &str, new: Option<&Arc<StorageClass>>) -> Wake {
         self.storage.set_class(name, new.cloned());
         self.try_all_users();
@@ -468,7 +468,7 @@ impl State {
         let node = self.cluster.place_of(key).map(str::to_owned);
         if let Some(pod) = self.cluster.remove_pod(key) {
             self.changed.extend(node);
-            // A claim may be for one pod only, and that pod can be on any node.
+            // Claims that only one pod may use are now free for pods on any node.
             for claim in pod.claims() {
                 self.try_users_of(&claim);
             }
@@ -501,7 +501,7 @@ impl State {
         let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
         match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
-            // Other pods would have to be evicted.
+            // The pod fits only if pods of lower priority are evicted.
             Err(reasons) => {
                 self.preemption
                     && reasons.iter().all(Unfit::is_resolvable)

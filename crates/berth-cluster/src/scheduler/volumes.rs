@@ -23,7 +23,7 @@ impl Scheduler {
                 }
                 Err(error) => {
                     let error = berth_runtime::brief(&error);
-                    tracing::warn!(pod = %pod.key, claim = %choice.claim, %error, "the node of a claim was not written");
+                    tracing::warn!(pod = %pod.key, claim = %choice.claim, %error, "cannot write the selected node to a claim");
                     lock(&self.state).binding_failed(&pod.key);
                     return false;
                 }
@@ -40,7 +40,7 @@ impl Scheduler {
             Some(name) => {
                 let volume = lock(&self.state).volume(name);
                 match volume {
-                    // The binder completes it.
+                    // The binder completes the binding.
                     Some(volume) if refers_to(&volume, &claim) => Ok(true),
                     Some(volume) => self.reserve(&with_reference(&volume, &claim)).await,
                     None => Ok(false),

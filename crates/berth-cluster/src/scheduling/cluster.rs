@@ -76,7 +76,7 @@ impl NodeState {
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     nodes: BTreeMap<String, NodeState>,
-    /// The node of each pod, also if the node does not exist (any more).
+    /// The node of each pod, even if the node does not exist or was deleted.
     places: BTreeMap<ObjectKey, (String, Arc<PodInfo>)>,
     /// Pods with required anti-affinity, which other pods must respect.
     exclusive: BTreeSet<ObjectKey>,
@@ -180,17 +180,17 @@ impl Cluster {
         self.nominated.get(node).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// The node on which a pod counts.
+    /// The name of the node on which a pod is counted.
     pub fn place_of(&self, key: &ObjectKey) -> Option<&str> {
         self.places.get(key).map(|(node, _)| node.as_str())
     }
 
-    /// A pod that counts on a node.
+    /// The pod with this key, if it is counted on a node.
     pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<PodInfo>> {
         self.places.get(key).map(|(_, pod)| pod)
     }
 
-    /// The pods that count on a node, in key order.
+    /// All pods that are counted on a node, in key order.
     pub(super) fn placed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.places.values().map(|(_, pod)| pod)
     }

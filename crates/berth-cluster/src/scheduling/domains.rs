@@ -1,7 +1,7 @@
 //! Rules between pods: (anti-)affinity and topology spread, counted over topology domains.
 //!
-//! Only pods with such rules have a cost, and pods with anti-affinity that already run. All other
-//! pods are decided at once.
+//! The evaluation takes time only if the pod has such rules, or if pods with anti-affinity already
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,14 +10,14 @@ use super::{HostPort, NodeState, PodInfo, Resources};
 pub enum Unfit {
     /// The node is cordoned.
     Unschedulable,
-    /// A taint that the pod does not tolerate.
+    /// The node has a taint that the pod does not tolerate.
     Taint {
         /// Key of the taint.
         key: String,
         /// Value of the taint.
         value: String,
     },
-    /// nodeSelector or required node affinity.
+    /// The node does not match the pod's nodeSelector or required node affinity.
     NodeAffinity,
     /// A host port is in use.
     Ports,

@@ -10,10 +10,10 @@ use super::{Cluster, NodeState, PodInfo, Resources, Unfit, fits};
 /// a half-used accelerator node cannot be removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// On the emptiest node, kube-scheduler's default.
+    /// A pod gets the emptiest node on which it fits. This is kube-scheduler's default.
     #[default]
     Spread,
-    /// On the fullest node that fits, as GKE's optimize-utilization profile does.
+    /// A pod gets the fullest node on which it fits, as with GKE's optimize-utilization profile.
     Pack,
 }
 

@@ -183,7 +183,8 @@ impl PodInfo {
             || self.spread_constraints().next().is_some()
     }
 
-    /// Pods with equal classes fit on the same nodes: it contains all fields that the filters read.
+    /// The pod's scheduling class, which contains all fields that the filters read. Pods of equal
+    /// classes therefore fit on the same nodes.
     pub fn class(&self) -> &Arc<str> {
         self.class.get_or_init(|| Arc::from(self.write_class()))
     }
@@ -218,7 +219,7 @@ pub struct HostPort<'a> {
     pub number: i32,
 }
 
-/// The address that stands for all addresses of a node.
+/// The address that represents all addresses of a node.
 const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// The ports that a pod takes of its node, those of sidecars included.
@@ -238,7 +239,7 @@ impl<'a> HostPort<'a> {
         })
     }
 
-    /// Whether one node cannot give both ports.
+    /// True if one node cannot give both ports.
     pub fn conflicts(&self, other: &Self) -> bool {
         let is_any = self.ip == ANY_ADDRESS || other.ip == ANY_ADDRESS;
         self.number == other.number && self.protocol == other.protocol && (is_any || self.ip == other.ip)

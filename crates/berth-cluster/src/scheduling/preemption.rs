@@ -27,10 +27,10 @@ pub enum Preemption {
 /// Searches for the node with the fewest and least important victims.
 ///
 /// Source: kube-scheduler's DefaultPreemption: remove all pods of lower priority, put back as many
-/// as still fit (most important first), then prefer the lowest top victim, the smallest sum of
-/// priorities, the fewest victims, the latest start.
-/// One rule comes first: nodes on which only pods that are already being deleted are in the way are
-/// preferred, because their deletion does no harm.
+/// as still fit (most important first), then prefer the node whose most important victim has the
+/// lowest priority, then the smallest sum of priorities, then the fewest victims, and then the
+/// latest start of the most important victims. One rule of Berth's comes first: the node is
+/// preferred on which the fewest pods must go that are not already being deleted.
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -122,8 +122,8 @@ impl Cost {
         Self {
             still_staying: victims.iter().filter(|p| !p.is_terminating()).count(),
             highest,
-            // Shifted so that each further victim increases the sum, regardless of the sign of its
-            // priority.
+            // The priorities are shifted, so that each further victim increases the sum, regardless
+            // of the sign of its priority.
             sum: victims.iter().map(|p| i64::from(p.priority) - i64::from(i32::MIN)).sum(),
             count: victims.len(),
             latest_start: Reverse(important.filter_map(|p| p.started()).min().unwrap_or(Timestamp::MAX)),

@@ -70,7 +70,7 @@ impl Resources {
         self.0.insert(name.to_owned(), amount);
     }
 
-    /// Adds amounts; sums stop at the largest number.
+    /// Adds amounts; sums saturate.
     pub fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             match self.0.get_mut(name) {

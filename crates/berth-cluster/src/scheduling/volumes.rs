@@ -101,7 +101,8 @@ impl Storage {
         self.taken.retain(|_, of| of != claim);
     }
 
-    /// Volumes that an unbound claim may get: those that refer to it, and the free ones of its class.
+    /// Volumes that an unbound claim may get: those that refer to it, and the free ones of its
+    /// class.
     fn candidates(&self, key: &ObjectKey, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
         let reserved = self.reserved.get(key).into_iter().flatten();
         let free = self.free.get(class_of_claim(claim)).into_iter().flatten();
@@ -147,7 +148,7 @@ impl Storage {
             let why = "pod has unbound immediate PersistentVolumeClaims".to_owned();
             return VolumeNeeds { blocked: Some(why), ..VolumeNeeds::default() };
         }
-        // Small claims first, so that a large one does not take the only volume of a small one's size.
+        // As in kube-scheduler, the smallest claims choose first.
         needs.unbound.sort_by(|a, b| {
             let sizes = requested(&a.claim).partial_cmp(&requested(&b.claim));
             sizes.unwrap_or(std::cmp::Ordering::Equal).then_with(|| a.key.cmp(&b.key))
@@ -190,7 +191,7 @@ fn take_out<K: Ord>(sets: &mut BTreeMap<K, BTreeSet<String>>, key: &K, name: &st
     }
 }
 
-/// True if a change of the volume can help claims other than the one it refers to.
+/// True if a change to the volume can help claims other than the one it refers to.
 pub fn is_free(volume: &PersistentVolume) -> bool {
     claim_ref(volume).is_none()
 }

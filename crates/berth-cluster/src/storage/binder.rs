@@ -78,11 +78,11 @@ pub fn install(manager: &mut Manager) {
             keys
         })
         .watch(&pods, |delta| {
-            // The first consumer of a claim: only a new pod changes the message.
+            // A new pod may be the first consumer of a claim, which changes the claim's message.
             let new = delta.new.as_ref().filter(|_| delta.old.is_none());
             new.map(|pod| claims_of(pod)).unwrap_or_default()
         })
-        // One at a time, so that no two claims choose the same volume.
+        // Claims are handled one at a time, so that no two claims choose the same volume.
         .concurrency(1);
     let queue = binder.queue();
     binder.run(Claims { writer: writer.clone(), classes, of_class, of_claim: of_claim(&volumes), waiting });
@@ -276,7 +276,8 @@ impl Reconciler for Volumes {
             let claim = claim_key(&volume).and_then(|key| self.writer.claims.get(&key));
             let plan = volume::plan(&volume, claim.as_deref());
             if matches!(plan.step, volume::Step::Phase("Released", _)) && self.is_claim_there(&volume).await? {
-                // The cache does not show the claim yet; its event reconciles the volume.
+                // The cache does not show the claim yet. The claim's watch event will trigger a
+                // reconcile of the volume.
                 return Ok(Action::Wait);
             }
             self.writer.note(volume.as_ref(), plan.note.as_ref());

@@ -62,7 +62,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan<Step> {
     }
 }
 
-/// Plans a claim that names no volume: finds one, or has one provisioned.
+/// Plans a claim without `volumeName`: finds a volume, or has one provisioned.
 fn plan_unbound(situation: &Situation<'_>) -> Plan<Step> {
     let claim = situation.claim;
     if claim.metadata.deletion_timestamp.is_some() {

@@ -21,7 +21,7 @@ pub fn install(manager: &mut Manager) {
     let pods: Cache<Pod> = manager.cache();
     let claims: Cache<PersistentVolumeClaim> = manager.cache();
     let (client, recorder) = (manager.client(), manager.recorder("ephemeral_volume"));
-    // Pods with ephemeral volumes, by the claims of these.
+    // Pods with ephemeral volumes, by the claims of these volumes.
     let users = pods.index(|pod| {
         let namespace = pod.namespace().unwrap_or_default();
         templates(pod).map(|(name, _)| ObjectKey::namespaced(&namespace, name).to_string()).collect()
@@ -92,7 +92,8 @@ impl Reconciler for Ephemeral {
 }
 
 impl Ephemeral {
-    /// Creates the claim, or records an event if another object has its name.
+    /// Creates the claim. Records an event if the creation fails, or if a claim of this name exists
+    /// that was not created for the pod.
     async fn ensure(
         &self,
         key: &ObjectKey,

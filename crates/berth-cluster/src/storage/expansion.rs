@@ -63,7 +63,7 @@ struct Expansion {
 
 impl Reconciler for Expansion {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        // Two writes: the volume's, then the claim's.
+        // Two writes may be needed: first to the volume, then to the claim.
         for _ in 0..2 {
             let Some(claim) = self.claims.get(&key) else { return Ok(Action::Wait) };
             let volume = volume_name(&claim).and_then(|name| self.volumes.get(&ObjectKey::cluster(name)));

@@ -59,8 +59,8 @@ pub fn class_of_volume(volume: &PersistentVolume) -> &str {
         .unwrap_or_default()
 }
 
-/// The default of these storage classes: the newest of those marked as default, then the first
-/// name. As upstream.
+/// The default of these storage classes: the newest of those marked as default, and of several
+/// created at the same time the first by name, as upstream.
 pub fn default_class<'a>(classes: impl Iterator<Item = &'a StorageClass>) -> Option<&'a StorageClass> {
     let is_default =
         |class: &&StorageClass| DEFAULT_CLASS.iter().any(|name| annotation(&class.metadata, name) == Some("true"));
@@ -92,7 +92,7 @@ pub fn parse(text: &str) -> Quantity {
     Quantity::parse(text).unwrap_or(Quantity::ZERO)
 }
 
-/// Name of the volume that the claim names; `None` if it names none.
+/// Name of the claim's volume, if the claim names one.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }

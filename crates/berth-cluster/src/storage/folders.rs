@@ -32,7 +32,7 @@ pub enum FolderError {
     #[error("the name \"{0}\" of the volume is not a file name")]
     Name(String),
     /// The volume's path differs from that of its folder.
-    #[error("the path {path} of the volume is not its folder {folder}")]
+    #[error("the volume's path is {path}, but its folder must be {folder}")]
     Foreign {
         /// Path in the volume.
         path: String,
@@ -45,7 +45,7 @@ pub enum FolderError {
     /// The file system reported an error.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,
@@ -126,7 +126,7 @@ impl VolumeFolders for DiskFolders {
             }
             Err(error) => return Err(io_error("cannot create", &folder)(error)),
         }
-        // The umask does not apply here.
+        // The umask does not apply to `set_permissions`.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(FOLDER_MODE))
             .map_err(io_error("cannot set the mode of", &folder))?;
         Ok(folder)
@@ -144,7 +144,7 @@ impl VolumeFolders for DiskFolders {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error("cannot read", &folder)(error)),
             Ok(found) if !found.is_dir() => Err(FolderError::NotAFolder(folder)),
-            // Removes symbolic links, and never follows them.
+            // `remove_dir_all` removes symbolic links and never follows them.
             Ok(_) => std::fs::remove_dir_all(&folder).map_err(io_error("cannot delete", &folder)),
         }
     }

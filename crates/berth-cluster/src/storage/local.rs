@@ -92,7 +92,7 @@ fn unsupported(claim: &PersistentVolumeClaim, is_folder: bool) -> Option<&'stati
 enum Backing<'a> {
     /// A folder on this node.
     Folder(&'a str),
-    /// No storage. Nodes with these host names cannot use the volume.
+    /// The volume has no storage. Nodes with these host names cannot use it.
     Simulated(Vec<String>),
 }
 

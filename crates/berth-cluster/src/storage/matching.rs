@@ -21,13 +21,13 @@ pub enum Mismatch {
     /// The volume has another storage class.
     #[error("storageClassName does not match")]
     Class,
-    /// One is a block device, the other a file system.
+    /// One of volume and claim is for a block device, the other for a file system.
     #[error("incompatible volumeMode")]
     VolumeMode,
     /// The volume lacks an access mode.
     #[error("incompatible accessMode")]
     AccessModes,
-    /// Different VolumeAttributesClasses.
+    /// The volume and the claim have different VolumeAttributesClasses.
     #[error("volumeAttributesClassName does not match")]
     AttributesClass,
 }
@@ -69,7 +69,7 @@ pub struct Place<'a> {
 pub enum Search<'a> {
     /// Any available volume, and one that is reserved for the claim.
     Any,
-    /// A volume that is reserved for the claim: the scheduler chooses among all other volumes.
+    /// Only a volume that is reserved for the claim: the scheduler chooses among all other volumes.
     Reserved,
     /// Volumes that this node can reach.
     On(Place<'a>),

@@ -1,7 +1,7 @@
 //! Storage: binds claims to volumes, provisions volumes for claims, expands them, and creates the
 //! claims of generic ephemeral volumes.
 //!
-//! - `matching`: which volume suits a claim. The scheduler uses it, too.
+//! - `matching`: the choice of a volume for a claim, which the scheduler uses as well.
 //! - `claim`, `volume`: the next write for a claim or volume (`step`), pure; `binder` makes the
 //!   writes.
 //! - `local`: the provisioner of class `standard`. On the node of this machine a volume is a folder
@@ -9,7 +9,7 @@
 //! - `expansion`: claims that request more than they have.
 //! - `ephemeral`: claims that are created for one pod and deleted with it.
 //!
-//! Protection of claims and volumes in use is in `garbage::volumes`. Mounting is the kubelet's.
+//! Protection of claims and volumes in use is in `garbage::volumes`. The kubelet mounts volumes.
 
 mod binder;
 mod claim;

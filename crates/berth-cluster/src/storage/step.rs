@@ -19,7 +19,7 @@ impl Note {
         Note { event_type: EventType::Warning, reason, message: message.into() }
     }
 
-    /// An event about the usual course.
+    /// An event of type Normal.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Note {
         Note { event_type: EventType::Normal, reason, message: message.into() }
     }

@@ -32,7 +32,7 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) ->
         return phase(volume, "Available").into();
     }
     let Some(uid) = claim_uid(volume) else {
-        // Reserved for a claim by its name.
+        // The volume is reserved for a claim by the claim's name.
         return match phase(volume, "Available") {
             Step::Wait => Step::WakeClaim.into(),
             step => step.into(),

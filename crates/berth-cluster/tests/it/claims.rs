@@ -126,7 +126,7 @@ fn on_disk(node: &str, root: PathBuf) -> Folders {
     BTreeMap::from([(node.to_owned(), folders)])
 }
 
-/// Waits for a virtual time in which all pending actions have happened.
+/// Waits for one virtual minute, in which all pending actions happen.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
 }
@@ -146,7 +146,7 @@ async fn a_claim_and_a_volume_are_bound_until_the_claim_is_deleted() {
         assert_eq!(bound.annotations()["pv.kubernetes.io/bind-completed"], "yes");
         assert_eq!(bound.annotations()["pv.kubernetes.io/bound-by-controller"], "yes");
         assert_eq!(json!(bound.status)["capacity"], json!({"storage": "5Gi"}));
-        eventually("so is the volume", async || kinds.volume_phase("large").await.as_deref() == Some("Bound")).await;
+        eventually("the volume is bound", async || kinds.volume_phase("large").await.as_deref() == Some("Bound")).await;
         let reference = kinds.volumes.get("large").await.unwrap().spec.unwrap().claim_ref.unwrap();
         assert_eq!((reference.name.as_deref(), reference.uid), (Some("c"), bound.uid()));
         kinds.claims.delete("c", &DeleteParams::default()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_volume_reserved_for_a_claim_is_its_only_choice_and_a_lost_volume_is_r
         create(&kinds.pods, pod("p", "other")).await;
         let why = "0/1 nodes are available: persistentvolumeclaim \"other\" bound to non-existent persistentvolume \
                    \"small\". preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
-        eventually("its pod waits", async || kinds.waits_because("p").await == why).await;
+        eventually("the pod of the lost claim waits", async || kinds.waits_because("p").await == why).await;
     };
     world.run(install(Folders::new()), until).await;
 }
@@ -201,7 +201,7 @@ async fn volumes_that_no_program_can_reclaim_fail() {
             let mut named = claim(&name, Some(""), ONCE);
             named["spec"]["volumeName"] = json!(name);
             create(&kinds.claims, named).await;
-            eventually("it is bound", async || kinds.phase(&name).await == "Bound").await;
+            eventually("the claim is bound", async || kinds.phase(&name).await == "Bound").await;
             kinds.claims.delete(&name, &DeleteParams::default()).await.unwrap();
             let is_failed = async || kinds.volume_phase(&name).await.as_deref() == Some("Failed");
             eventually("it fails", is_failed).await;
@@ -236,8 +236,9 @@ async fn the_first_consumer_of_a_claim_has_a_folder_created_on_its_node() {
         let volume = kinds.volumes.get(&name).await.unwrap();
         assert_eq!(json!(volume.spec)["local"]["path"], json!(root.join(&name)));
         assert!(root.join(&name).is_dir());
-        eventually("it is reported", async || !kinds.said("c", "ProvisioningSucceeded").await.is_empty()).await;
-        // A pod on another node cannot reach it.
+        eventually("an event reports the volume", async || !kinds.said("c", "ProvisioningSucceeded").await.is_empty())
+            .await;
+        // A pod on another node cannot reach the volume.
         kinds.node("other").await;
         let mut elsewhere = pod("elsewhere", "c");
         elsewhere["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "other"});
@@ -245,7 +246,7 @@ async fn the_first_consumer_of_a_claim_has_a_folder_created_on_its_node() {
         let why = "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had volume \
                    node affinity conflict. preemption: 0/2 nodes are available: 2 Preemption is not helpful for \
                    scheduling.";
-        eventually("it is reported", async || kinds.waits_because("elsewhere").await == why).await;
+        eventually("the pod's condition has the reason", async || kinds.waits_because("elsewhere").await == why).await;
         kinds.claims.delete("c", &DeleteParams::default()).await.unwrap();
         settle().await;
         assert!(root.join(&name).is_dir(), "a pod uses it");
@@ -308,12 +309,12 @@ async fn a_pod_waits_for_its_claim_with_the_schedulers_reason() {
         create(&kinds.pods, pod("p", "c")).await;
         let tail = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
         let missing = format!("0/1 nodes are available: persistentvolumeclaim \"c\" not found. {tail}");
-        eventually("there is no claim", async || kinds.waits_because("p").await == missing).await;
+        eventually("the pod waits for a missing claim", async || kinds.waits_because("p").await == missing).await;
         create(&kinds.claims, claim("c", Some(""), ONCE)).await;
         let unbound = format!("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. {tail}");
-        eventually("there is no volume", async || kinds.waits_because("p").await == unbound).await;
+        eventually("the pod waits for an unbound claim", async || kinds.waits_because("p").await == unbound).await;
         create(&kinds.volumes, volume("v", "1Gi", "Retain")).await;
-        eventually("it has a node", async || kinds.node_of("p").await.is_some()).await;
+        eventually("the pod has a node", async || kinds.node_of("p").await.is_some()).await;
     };
     world.run(install(Folders::new()), until).await;
 }
@@ -338,13 +339,13 @@ async fn local_volumes_are_chosen_with_their_node() {
             create(&kinds.claims, claim(name, Some("manual"), ONCE)).await;
             create(&kinds.pods, pod(name, name)).await;
         }
-        eventually("the first has the volume's node", async || {
+        eventually("the first pod is on the volume's node", async || {
             kinds.node_of("first").await.as_deref() == Some("b") && kinds.phase("first").await == "Bound"
         })
         .await;
         let why = "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. preemption: \
                    0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
-        eventually("the second finds none", async || kinds.waits_because("second").await == why).await;
+        eventually("the second pod finds no volume", async || kinds.waits_because("second").await == why).await;
     };
     world.run(install(Folders::new()), until).await;
 }
@@ -389,14 +390,14 @@ async fn the_claim_of_an_ephemeral_volume_is_deleted_with_its_pod() {
             kinds.volumes.list(&ListParams::default()).await.unwrap().items.is_empty()
         })
         .await;
-        // Another object has the name.
+        // A claim with this name exists that was not created for the pod.
         create(&kinds.claims, claim("q-scratch", None, ONCE)).await;
         scratch["metadata"]["name"] = json!("q");
         create(&kinds.pods, scratch).await;
         let conflict = "PVC default/q-scratch was not created for pod default/q (pod is not owner)";
         eventually("the pod waits", async || kinds.waits_because("q").await.contains(conflict)).await;
         let said = [format!("ephemeral volume scratch: {conflict}")];
-        eventually("it is said", async || kinds.said("q", "FailedBinding").await == said).await;
+        eventually("an event reports it", async || kinds.said("q", "FailedBinding").await == said).await;
     };
     world.run(install(Folders::new()), until).await;
 }
@@ -414,15 +415,15 @@ async fn a_claim_that_requests_more_is_expanded() {
         let more = Patch::Merge(json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}}));
         kinds.claims.patch("c", &PatchParams::default(), &more).await.unwrap();
         let size = async || json!(kinds.claims.get("c").await.unwrap().status)["capacity"]["storage"].clone();
-        eventually("the claim has it", async || size().await == "3Gi").await;
+        eventually("the claim has the requested size", async || size().await == "3Gi").await;
         let name = kinds.claims.get("c").await.unwrap().spec.unwrap().volume_name.unwrap();
         assert_eq!(json!(kinds.volumes.get(&name).await.unwrap().spec)["capacity"]["storage"], "3Gi");
-        eventually("it is said", async || kinds.said("c", "VolumeResizeSuccessful").await.len() == 1).await;
+        eventually("an event reports it", async || kinds.said("c", "VolumeResizeSuccessful").await.len() == 1).await;
     };
     world.run(install(Folders::new()), until).await;
 }
 
-/// Folders that cannot be created until they are repaired.
+/// Fails to create folders until the flag is set.
 #[derive(Debug, Default)]
 struct Broken(Mutex<bool>);
 
@@ -473,7 +474,7 @@ async fn another_node_is_chosen_if_the_first_is_deleted_before_the_volume_exists
         eventually("it fails", async || !kinds.said("c", "ProvisioningFailed").await.is_empty()).await;
         kinds.nodes.delete("laptop", &DeleteParams::default()).await.unwrap();
         kinds.node("other").await;
-        eventually("the pod has the other", async || kinds.node_of("p").await.as_deref() == Some("other")).await;
+        eventually("the pod is on the other node", async || kinds.node_of("p").await.as_deref() == Some("other")).await;
         assert_eq!(kinds.phase("c").await, "Bound");
     };
     world.run(install(BTreeMap::from([("laptop".to_owned(), folders)])), until).await;

@@ -68,7 +68,7 @@ struct Cluster {
     requests: Requests,
 }
 
-/// Number of uses of each method on each kind (and subresource).
+/// Number of requests by method and resource (with subresource).
 type Requests = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// A connection to the server that counts requests.
@@ -246,7 +246,8 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
         })
         .await;
     let requests = cluster.requests.lock().unwrap();
-    // Per pod: two reasons to wait and three steps of its life; per machine: ready, idle, marked.
+    // A pod's status is written for two reasons to wait and for three steps of its life. A
+    // machine's node is written when it becomes ready, when it becomes idle, and when it is marked.
     for (what, most) in
         [("PATCH pods/status", 6 * 32), ("PATCH nodes", 3 * 24), ("PUT nodepools/status", 12), ("POST events", 10 * 32)]
     {
@@ -448,7 +449,7 @@ async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_continues() {
 }
 
 /// A Job with a pod failure policy counts and replaces a pod once it has failed. A pod that no
-/// kubelet started also gets that phase; otherwise its Job would wait forever.
+/// kubelet started fails too when it is deleted; otherwise its Job would wait forever.
 #[tokio::test(start_paused = true)]
 async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_start() {
     for is_bound in [false, true] {
@@ -457,7 +458,7 @@ async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_
         let mut manifest = l4_job("work", 1, "reservation", "reserved");
         manifest["spec"]["podFailurePolicy"] =
             json!({ "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] }] });
-        // The test binds the pod, not the scheduler.
+        // The test binds the pod, instead of the scheduler.
         manifest["spec"]["template"]["spec"]["schedulerName"] = json!("test");
         cluster
             .run(async {

@@ -90,8 +90,10 @@ async fn a_daemon_set_runs_on_each_node_and_rolls_out_and_back() {
         let data = all.into_iter().find(|it| it.revision == 1).unwrap().data.unwrap().0;
         sets.patch("agent", &PatchParams::default(), &Patch::Strategic(&data)).await.unwrap();
         eventually("the earlier template", async || placed(&world).await == three("1")).await;
-        eventually("its new number", async || revisions(&world).await == [(2, "2".to_owned()), (3, "1".to_owned())])
-            .await;
+        eventually("the new number of the earlier revision", async || {
+            revisions(&world).await == [(2, "2".to_owned()), (3, "1".to_owned())]
+        })
+        .await;
     };
     world.run(install, until).await;
 }

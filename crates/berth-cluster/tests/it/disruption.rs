@@ -44,7 +44,7 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
         let status = budgets.get("number").await.unwrap().status.unwrap();
         let conditions = status.conditions.unwrap();
         assert_eq!((conditions[0].type_.as_str(), conditions[0].status.as_str()), ("DisruptionAllowed", "True"));
-        // The eviction of a drain. The Deployment creates another pod.
+        // Evicts a pod, as `kubectl drain` does. The Deployment creates another pod.
         let name = pods.list(&ListParams::default()).await.unwrap().items[0].name_any();
         budgets.delete("share", &Default::default()).await.unwrap();
         pods.evict(&name, &EvictParams::default()).await.expect("allowed");
@@ -63,12 +63,12 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
             let status = budgets.get("half").await.unwrap().status.unwrap_or_default();
             status.conditions.unwrap_or_default().into_iter().find(|it| it.reason == "SyncFailed").map(|it| it.message)
         };
-        // A pod whose controller has an unknown kind: no pod may be evicted.
+        // The kind of this pod's controller has no scale, so no pod may be evicted.
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
         let stray = json!({"metadata": {"name": "stray", "labels": {"app": "web"}, "ownerReferences": owner},
             "spec": {"containers": [{"name": "c", "image": "i"}]}});
         pods.create(&PostParams::default(), &serde_json::from_value(stray).unwrap()).await.unwrap();
-        eventually("it is reported", async || {
+        eventually("the condition reports the failure", async || {
             refused().await.as_deref() == Some("jobs.batch does not implement the scale subresource")
         })
         .await;

@@ -104,7 +104,7 @@ async fn a_service_with_a_selector_has_an_endpoints_object() {
         eventually("both pods", async || addresses(&world, "web").await == both).await;
         endpoints.delete("web", &DeleteParams::default()).await.unwrap();
         eventually("the object again", async || addresses(&world, "web").await == both).await;
-        // It is not mirrored: the Service has slices of its own.
+        // The Endpoints object is not mirrored, because the Service has slices of its own.
         let slices: Api<EndpointSlice> = Api::namespaced(world.client(), "default");
         assert_eq!(slices.list(&ListParams::default()).await.unwrap().items.len(), 1);
         services.delete("web", &DeleteParams::default()).await.unwrap();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_cluster::kubelet::simulated::run::{RunPlan, plan_of_command};
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerState, ContainerStats, ContainerStatus, Device, Devices, ExecOutput, Exit,
-    ExitStatus, Image, ImageRequest, LogQuery, LogStream, PodDisk, PodLimits, PodRuntime, PodState, PodStats, PodUid,
-    Result, RuntimeError, SandboxConfig, StreamIo, Volume,
+    ExitStatus, Image, ImageRequest, ImageRoot, LogQuery, LogStream, PodDisk, PodLimits, PodRuntime, PodState,
+    PodStats, PodUid, Result, RuntimeError, SandboxConfig, StreamIo, Volume,
 };
 use berth_runtime::Clock;
 use futures::StreamExt as _;
@@ -42,13 +42,15 @@ pub struct State {
     pub sandboxes: BTreeMap<PodUid, SandboxConfig>,
     /// Failure of each image, by reference.
     pub broken_images: BTreeMap<String, (&'static str, String)>,
+    /// Files of images, by reference; others run on the host's.
+    pub image_roots: BTreeMap<String, ImageRoot>,
     /// Exit code and output of commands by their first word; others succeed.
     pub commands: BTreeMap<String, (i32, String)>,
     /// Files of volumes that were replaced.
     pub updates: Vec<(String, Volume)>,
     /// Bytes in volumes that `disk` reports.
     pub volume_bytes: BTreeMap<String, u64>,
-    /// Reason for which changes of limits are refused.
+    /// Reason for which changes to limits are refused.
     pub limits_refused: Option<String>,
 }
 
@@ -155,6 +157,7 @@ impl PodRuntime for FakeRuntime {
                 None => Ok(Image {
                     reference: request.reference.clone(),
                     id: "host".into(),
+                    root: state.image_roots.get(&request.reference).cloned(),
                     notice: Some("no image was imported: runs on the host's files".into()),
                     ..Image::default()
                 }),

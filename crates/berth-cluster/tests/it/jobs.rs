@@ -113,7 +113,7 @@ async fn a_suspended_job_deletes_its_pods_and_starts_again_when_resumed() {
             eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
             suspend(true).await;
             eventually("the pods are deleted", async || pods(&client).await.is_empty()).await;
-            eventually("the status says so", async || status(&client, "held").await.active.is_none()).await;
+            eventually("the status shows it", async || status(&client, "held").await.active.is_none()).await;
             tokio::time::sleep(Duration::from_secs(600)).await;
             assert!(pods(&client).await.is_empty(), "a suspended job makes no pods");
             suspend(false).await;
@@ -201,7 +201,7 @@ async fn a_finished_job_is_deleted_after_its_time_to_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphaned_pods_lose_the_tracking_finalizer() {
+async fn a_job_adopts_a_pod_without_a_controller_and_releases_one_with_other_labels() {
     let world = World::new().await;
     let client = world.client();
     let spec = json!({"completions": 2, "parallelism": 2});
@@ -212,9 +212,21 @@ async fn orphaned_pods_lose_the_tracking_finalizer() {
             eventually("both pods run", async || status(&client, "left").await.ready == Some(2)).await;
             let loose = pods(&client).await[0].metadata.name.clone().unwrap();
             let patch = json!({"metadata": {"ownerReferences": null}});
-            // The job creates another pod in its place.
             api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
-            eventually("three pods", async || pods(&client).await.len() == 3).await;
+            let metadata = async || api.get(&loose).await.unwrap().metadata;
+            eventually("it is adopted", async || {
+                let metadata = metadata().await;
+                metadata.owner_references.is_some_and(|owners| owners[0].name == "left")
+                    && metadata.finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+            })
+            .await;
+            assert_eq!(pods(&client).await.len(), 2, "no pod takes its place");
+            let patch = json!({"metadata": {"labels": null}});
+            api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+            eventually("another pod takes its place", async || pods(&client).await.len() == 3).await;
+            let released = metadata().await;
+            assert!(released.owner_references.is_none_or(|owners| owners.is_empty()));
+            assert!(released.finalizers.is_none_or(|finalizers| finalizers.is_empty()));
             jobs(&client).delete("left", &DeleteParams::background()).await.unwrap();
             eventually("the pods have no finalizer", async || {
                 let pods = pods(&client).await;
@@ -245,7 +257,7 @@ async fn the_status_of_a_job_with_hundreds_of_pods_is_not_written_for_each_of_th
         .await;
     let writes = usize::MAX - writes_left.load(std::sync::atomic::Ordering::SeqCst);
     let status_writes = writes - 300 - 300;
-    assert!(status_writes < 40, "beside making and counting each pod: {status_writes} writes");
+    assert!(status_writes < 40, "in addition to creating and counting each pod: {status_writes} writes");
     let job = jobs(&client).get("wide").await.unwrap();
     assert_eq!(job.status.unwrap().completed_indexes.as_deref(), Some("0-299"));
     assert_eq!(world.started.lock().unwrap().len(), 300);

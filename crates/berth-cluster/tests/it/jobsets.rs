@@ -154,7 +154,7 @@ async fn a_finished_set_is_deleted_after_its_time_to_live() {
         })
         .await;
     let age = world.clock.now().duration_since("2026-01-01T00:00:00Z".parse().unwrap()).as_secs();
-    assert!((65..70).contains(&age), "5 s of work and 60 s of rest, took {age}");
+    assert!((65..70).contains(&age), "expected 5 s of work and 60 s of time to live, but it took {age} s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use berth_api::berth::SimulatedPods;
 use berth_apiserver::UserInfo;
 use berth_cluster::kubelet::{process, simulated};
 use berth_cluster::{KubeletOptions, ProcessNode};
-use berth_pod_runtime::{ContainerId, PodUid};
+use berth_pod_runtime::{ContainerId, ImageRoot, PodUid};
 use berth_runtime::Manager;
 use k8s_openapi::api::core::v1::{
     ConfigMap, ContainerStatus, Event, Namespace, Node, Pod, PodStatus, Secret, ServiceAccount,
@@ -257,6 +257,32 @@ async fn init_containers_run_in_order_and_sidecars_stop_last() {
     let calls: Vec<&str> =
         calls.iter().map(String::as_str).filter(|call| call.contains('#') && !call.starts_with("exec")).collect();
     assert_eq!(calls, ["start p/first#0", "start p/proxy#0", "start p/second#0", "start p/c#0", "stop p/proxy#0 30s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_init_container_is_named_by_the_failed_pod() {
+    let machine = Machine::new().await;
+    let init = json!([{"name": "one", "command": ["run", "1", "0"]}, {"name": "two", "command": ["run", "1", "1"]}]);
+    machine
+        .pod(json!({"restartPolicy": "Never", "initContainers": init,
+            "containers": [{"name": "c", "command": ["forever"]}]}))
+        .await;
+    machine
+        .run(async {
+            let running = machine
+                .until("the second init container", |status| {
+                    let init = status.init_container_statuses.as_ref();
+                    init.is_some_and(|it| it[1].state.as_ref().is_some_and(|state| state.running.is_some()))
+                })
+                .await;
+            let ready: Vec<bool> =
+                running.init_container_statuses.expect("init containers").iter().map(|it| it.ready).collect();
+            assert_eq!(ready, [true, false], "an init container is ready once it has succeeded");
+            let failed = machine.until_phase("Failed").await;
+            let initialized = failed.conditions.iter().flatten().find(|it| it.type_ == "Initialized").expect("set");
+            assert_eq!(initialized.message.as_deref(), Some("containers with incomplete status: [two]"));
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -524,6 +550,42 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_volume_of_an_image_waits_for_its_image_and_needs_files_of_its_own() {
+    let machine = Machine::new().await;
+    let root = ImageRoot::Folder { path: "/images/data".into() };
+    machine.runtime.with(|state| {
+        state.broken_images.insert("data:1".into(), ("ErrImagePull", "connection refused".into()));
+        state.image_roots.insert("data:1".into(), root.clone());
+    });
+    let volumes = json!([{"name": "v", "image": {"reference": "data:1", "pullPolicy": "Always"}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+    let container = json!({"name": "c", "command": ["forever"], "volumeMounts": mounts});
+    machine.pod(json!({"volumes": volumes, "containers": [container]})).await;
+    machine
+        .run(async {
+            machine.until("an error", |status| state(status) == "ErrImagePull").await;
+            assert!(machine.runtime.with(|state| state.sandboxes.is_empty()), "no sandbox without its volumes");
+            machine.runtime.with(|state| state.broken_images.clear());
+            machine.until_phase("Running").await;
+        })
+        .await;
+    let volume = machine.runtime.with(|state| state.sandboxes.values().next().expect("a sandbox").volumes["v"].clone());
+    assert_eq!(volume, berth_pod_runtime::Volume::Image { root });
+
+    let machine = Machine::new().await;
+    let volumes = json!([{"name": "v", "image": {"reference": "data:1"}}]);
+    machine.pod(json!({"volumes": volumes, "containers": [{"name": "c", "command": ["forever"]}]})).await;
+    machine
+        .run(async {
+            machine.sleep(5).await;
+            let events = machine.events().await;
+            let refused = "image \"data:1\" is mapped to this machine's own files";
+            assert!(events.iter().any(|it| it.starts_with("FailedMount") && it.contains(refused)), "{events:?}");
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn simulated_images_can_be_unreachable() {
     let machine = Machine::new().await;
     machine.pod(json!({"containers": [{"name": "c", "image": "registry.example.com/train:1"}]})).await;
@@ -664,7 +726,7 @@ async fn the_kubelet_of_simulated_nodes_leaves_the_pods_of_other_nodes_alone() {
     };
     let until = async {
         machine.sleep(60).await;
-        // The node stops being ready, and is ready again.
+        // The node becomes not ready, and ready again.
         let nodes: Api<Node> = Api::all(machine.client());
         for status in ["False", "True"] {
             let patch = Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));

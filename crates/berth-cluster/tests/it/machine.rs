@@ -83,7 +83,7 @@ fn node_of(machine: &Arc<Described>) -> MachineNode {
 async fn wait(world: &World, what: &str, mut is_there: impl FnMut(&Node) -> bool) -> Node {
     let api: Api<Node> = Api::all(world.client());
     for _ in 0..4000 {
-        if let Some(node) = api.get_opt("laptop").await.expect("answered")
+        if let Some(node) = api.get_opt("laptop").await.expect("a response")
             && is_there(&node)
         {
             return node;
@@ -189,7 +189,7 @@ async fn heartbeats_renew_the_lease_and_write_an_unchanged_status_rarely() {
             let nodes: Api<Node> = Api::all(world.client());
             for _ in 0..240 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                if let Some(lease) = leases.get_opt("laptop").await.expect("answered") {
+                if let Some(lease) = leases.get_opt("laptop").await.expect("a response") {
                     renewals.insert(lease.spec.and_then(|spec| spec.renew_time).expect("a time").0);
                 }
                 versions.insert(nodes.get("laptop").await.expect("the node").resource_version());
@@ -240,7 +240,7 @@ async fn a_machine_whose_process_ended_becomes_unknown_and_comes_back() {
     world
         .run(install_lifecycle, async {
             tokio::time::sleep(Duration::from_secs(30)).await;
-            wait(&world, "within its grace", |node| status(node, "Ready") == "True").await;
+            wait(&world, "the Node is Ready within the grace period", |node| status(node, "Ready") == "True").await;
             let node = wait(&world, "unknown", |node| status(node, "Ready") == "Unknown").await;
             let node = if taints(&node).is_empty() {
                 wait(&world, "tainted", |node| !taints(node).is_empty()).await

@@ -37,7 +37,7 @@ async fn a_claim_is_deleted_after_the_last_bound_pod_that_uses_it() {
         }
         pod(&pods, "used", json!("somewhere")).await;
         pod(&pods, "waiting", json!(null)).await;
-        // The controller has seen it.
+        // Gives the controller time to see the pods.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         for name in ["used", "waiting", "free"] {
             claims.delete(name, &DeleteParams::default()).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_claim_is_deleted_after_the_last_bound_pod_that_uses_it() {
         eventually("an unused claim is deleted", async || is_gone("waiting").await && is_gone("free").await).await;
         assert!(claims.get("used").await.unwrap().metadata.deletion_timestamp.is_some());
         pods.delete("used", &DeleteParams::default().grace_period(0)).await.unwrap();
-        eventually("the last user is deleted", async || is_gone("used").await).await;
+        eventually("the claim is deleted after its last pod", async || is_gone("used").await).await;
     };
     world.run(|manager| garbage::install(manager, None), until).await;
 }
@@ -71,14 +71,14 @@ async fn a_volume_is_deleted_when_no_claim_uses_it_and_a_missing_finalizer_is_ad
         };
         patch(json!({"metadata": {"finalizers": null}}), false).await;
         let is_protected = async || volumes.get("v").await.unwrap().metadata.finalizers.is_some();
-        eventually("it is protected again", is_protected).await;
+        eventually("the volume is protected again", is_protected).await;
         patch(json!({"status": {"phase": "Bound"}}), true).await;
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         volumes.delete("v", &DeleteParams::default()).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-        assert!(is_protected().await, "a claim has it");
+        assert!(is_protected().await, "the volume is bound to a claim");
         patch(json!({"status": {"phase": "Released"}}), true).await;
-        eventually("it is deleted", async || volumes.get_opt("v").await.unwrap().is_none()).await;
+        eventually("the volume is deleted", async || volumes.get_opt("v").await.unwrap().is_none()).await;
     };
     world.run(|manager| garbage::install(manager, None), until).await;
 }
@@ -101,11 +101,11 @@ async fn a_pod_of_a_set_waits_until_its_old_claim_is_deleted() {
         let params = PatchParams::default();
         claims.patch("data-db-0", &params, &finalizers(json!(["example.com/backup"]))).await.unwrap();
         claims.delete("data-db-0", &DeleteParams::default()).await.unwrap();
-        // The controller has seen it.
+        // Gives the controller time to see the deletion.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         pods.delete("db-0", &DeleteParams::default().grace_period(0)).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-        assert!(pods.get_opt("db-0").await.unwrap().is_none(), "its claim is on its way out");
+        assert!(pods.get_opt("db-0").await.unwrap().is_none(), "the old claim still exists");
         claims.patch("data-db-0", &params, &finalizers(json!(null))).await.unwrap();
         eventually("there is a pod again", async || pods.get_opt("db-0").await.unwrap().is_some()).await;
         let new = claims.get("data-db-0").await.unwrap();

@@ -41,7 +41,7 @@ impl World {
         Self { server, clock, started: Arc::default() }
     }
 
-    /// Also serves the kinds of Berth.
+    /// Creates a cluster that also serves Berth's own kinds.
     pub async fn with_our_kinds() -> Self {
         let world = Self::new().await;
         let definitions: Api<CustomResourceDefinition> = Api::all(world.client());

@@ -51,7 +51,7 @@ pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stor
         .run(family);
 }
 
-/// Key of the parent that a parent or variant belongs to.
+/// Key of this workload if it is a parent, or of its parent if it is a variant.
 fn family_of(workload: &Workload) -> Option<ObjectKey> {
     if is_parent(workload) {
         return Some(ObjectKey::of(workload));

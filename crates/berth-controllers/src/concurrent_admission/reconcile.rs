@@ -150,8 +150,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Handles a queue without a policy (any more): the workload is queued itself, and keeps its
-    /// quota.
+    /// Handles a queue that has no policy or has lost its policy. The workload is queued itself,
+    /// and keeps its quota.
     fn delete_all_variants(&mut self) {
         for variant in std::mem::take(&mut self.variants) {
             self.delete(variant, "its ClusterQueue has no concurrent admission");
@@ -299,7 +299,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Why a variant may be queued beside the admitted one, for the event.
+    /// Why a variant may be queued in addition to the admitted one, for the event.
     fn why_ahead(&self, admitted: usize, policy: &ConcurrentAdmissionPolicy) -> String {
         let ahead = format!("higher priority than admitted Variant {:?}", self.key(admitted));
         match &policy.migration.constraints {

@@ -411,12 +411,13 @@ fn variants_preempt_one_at_a_time_the_most_preferred_first() {
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // No variant is blocked; only a less preferred one is; the most preferred of two is.
+        // First no variant is blocked, then only a less preferred one, and then both, of which the
+        // preferred one preempts.
         (waits("reservation"), waits("spot"), vec![], None),
         (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation").blocked(), waits("spot").blocked().gate(Closed, NOW), vec!["reservation"], turn),
-        // The turn of the preferred variant lasts; it has ended.
+        // First the turn of the preferred variant has not ended, then it has.
         (
             waits("reservation").blocked().gate(Open, "2026-01-01T00:59:00Z"),
             waits("spot").blocked(),

@@ -31,11 +31,11 @@ pub enum Turn {
 
 /// A variant's state regarding preemption.
 enum Stage {
-    /// Not queued, admitted already, or not blocked by its gate.
+    /// The variant is not queued, is already admitted, or is not blocked by its gate.
     Unaffected,
-    /// Blocked by its gate: it could be admitted by preempting.
+    /// The variant is blocked by its gate: it could be admitted by preempting.
     Blocked,
-    /// Its gate has been open since this time.
+    /// The variant's gate has been open since this time.
     Preempting(Timestamp),
 }
 

@@ -1,4 +1,4 @@
-//! Creates variants and copies changes of the parent to them.
+//! Creates variants, and copies the parent's changes to them.
 
 use berth_api::kueue::constants::CONCURRENT_ADMISSION_PREEMPTION_GATE;
 use berth_api::kueue::v1beta2::{PreemptionGate, Workload, WorkloadSpec};

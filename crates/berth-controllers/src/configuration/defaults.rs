@@ -9,7 +9,7 @@ use super::{FairSharing, RequeuingStrategy as Requeuing, WaitForPodsReady};
 /// The only integration if the file lists none.
 const FRAMEWORK: &str = "batch/job";
 
-/// The file with its defaults; `own` is the controllers' namespace if the file names none.
+/// The file with its defaults. `own` is the controllers' namespace if the file does not set it.
 pub(super) fn fill(mut file: File, own: &str) -> File {
     let namespace = file.namespace.get_or_insert_with(|| own.to_owned()).clone();
     file.managed_jobs_namespace_selector.get_or_insert_with(|| outside_of_system(&namespace));

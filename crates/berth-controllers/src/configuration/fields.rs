@@ -147,6 +147,8 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
         ("visibilityServer.bindAddress", json!({"visibilityServer": {"bindAddress": "127.0.0.1"}}), Refused),
         ("visibilityServer.bindPort", json!({"visibilityServer": {"bindPort": 8084}}), Refused),
         ("provisioningRequests", json!({"provisioningRequests": false}), Honoured),
+        ("flavorCoolDown.initial", json!({"flavorCoolDown": {"initial": "10m"}}), Honoured),
+        ("flavorCoolDown.maximum", json!({"flavorCoolDown": {"maximum": "2h"}}), Honoured),
     ]
 }
 
@@ -277,6 +279,7 @@ fn full() -> File {
         }),
         visibility_server: Some(VisibilityServer { bind_address: text(), bind_port: Some(1) }),
         provisioning_requests: Some(true),
+        flavor_cool_down: Some(FlavorCoolDown { initial: second, maximum: second }),
     }
 }
 

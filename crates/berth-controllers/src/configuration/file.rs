@@ -41,7 +41,7 @@ pub struct File {
     pub tls: Option<Tls>,
     /// Client-side rate limits.
     pub client_connection: Option<ClientConnection>,
-    /// Also manage jobs that name no queue.
+    /// Also manage jobs without a queue name.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed.
     pub managed_jobs_namespace_selector: Option<LabelSelector>,
@@ -67,6 +67,20 @@ pub struct File {
     pub visibility_server: Option<VisibilityServer>,
     /// Berth's own: serve the ProvisioningRequest admission check.
     pub provisioning_requests: Option<bool>,
+    /// Berth's own: flavors without capacity get no workloads for a while.
+    pub flavor_cool_down: Option<FlavorCoolDown>,
+}
+
+/// `flavorCoolDown`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct FlavorCoolDown {
+    /// Cool-down after the first failure.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub initial: Option<SignedDuration>,
+    /// Longest cool-down.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub maximum: Option<SignedDuration>,
 }
 
 /// `webhook`.

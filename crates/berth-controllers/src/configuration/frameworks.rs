@@ -57,8 +57,8 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
 ];
 
-/// Integrations that another integration enables, because its jobs are queued through objects of
-/// theirs.
+/// Integrations that another integration enables, because its jobs are queued as objects of their
+/// kinds.
 const BRINGS: &[(&str, &[&str])] =
     &[("deployment", &["pod"]), ("leaderworkerset.x-k8s.io/leaderworkerset", &["pod"]), ("statefulset", &["pod"])];
 

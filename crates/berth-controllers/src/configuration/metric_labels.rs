@@ -20,7 +20,7 @@ const LABELS_PER_WORKLOAD_MAX: usize = 2;
 const VALUES_MAX: usize = 16;
 /// Maximum number of tracked values per label from workloads.
 const VALUES_PER_WORKLOAD_MAX: usize = 12;
-/// Source kind of an entry that names none.
+/// Source kind of an entry that does not set one.
 const KIND_DEFAULT: &str = "ClusterQueue";
 const WORKLOAD: &str = "Workload";
 

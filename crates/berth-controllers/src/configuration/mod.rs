@@ -22,9 +22,9 @@ pub(crate) use defaults::outside_of_system;
 pub use file::File;
 pub use process::{BindAddress, Process};
 pub use settings::{
-    Accounts, AdmissionFairSharing, ClientLimit, Config, CustomLabel, FairSharing, FairSharingStrategy, Integrations,
-    LabelSource, LocalQueueMetrics, MetricsConfig, ObjectRetentionPolicies, QuotaCheckStrategy, RequeuingStrategy,
-    RequeuingTimestamp, ResourceTransformation, Resources, TransformationStrategy, WaitForPodsReady,
+    Accounts, AdmissionFairSharing, ClientLimit, Config, CustomLabel, FairSharing, FairSharingStrategy, FlavorCoolDown,
+    Integrations, LabelSource, LocalQueueMetrics, MetricsConfig, ObjectRetentionPolicies, QuotaCheckStrategy,
+    RequeuingStrategy, RequeuingTimestamp, ResourceTransformation, Resources, TransformationStrategy, WaitForPodsReady,
     WorkloadRetentionPolicy,
 };
 pub use validate::{validate, validate_gates};

@@ -114,7 +114,7 @@ pub struct Process {
     pub cache_sync_timeout: Option<Duration>,
 }
 
-/// `leaderElection`; absent settings use the program's defaults.
+/// The settings of `leaderElection`; for absent settings, the program's defaults apply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Election {
     /// Act only while holding the Lease.
@@ -157,7 +157,7 @@ impl Election {
 /// `tls`: versions, suites and groups that the webhook server accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Accept only TLS 1.3; false: also 1.2.
+    /// True if only TLS 1.3 is accepted, false if TLS 1.2 is accepted as well.
     pub only_1_3: bool,
     /// Suites of TLS 1.2, names of [`CIPHER_SUITES`]; all when empty.
     pub cipher_suites: Vec<String>,

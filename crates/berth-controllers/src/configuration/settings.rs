@@ -30,7 +30,7 @@ const FLUSH_DELAY: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
-    /// Also manage jobs that name no queue: they stay suspended until a queue is set.
+    /// Also manage jobs without a queue name. They stay suspended until a queue is set.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers'
     /// own namespace.
@@ -50,6 +50,10 @@ pub struct Config {
     /// Serve the ProvisioningRequest admission check. Not part of Kueue's file, as Kueue detects
     /// the API; set it to false in a cluster without the API.
     pub provisioning_requests: bool,
+    /// Flavors whose capacity was not provisioned get no workloads for a while; absent: off. Not
+    /// part of Kueue's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flavor_cool_down: Option<FlavorCoolDown>,
     /// Feature gates: those set, and the defaults of the others.
     pub feature_gates: Gates,
     /// Rate limit of the client; absent: none. The code that creates the client enforces it. Here
@@ -164,6 +168,7 @@ impl Default for Config {
             resources: Resources::default(),
             object_retention_policies: None,
             provisioning_requests: true,
+            flavor_cool_down: None,
             feature_gates: Gates::default(),
             client_limit: None,
             resource_metrics: false,
@@ -225,6 +230,10 @@ impl Config {
                 }
             }),
             provisioning_requests: file.provisioning_requests.unwrap_or(defaults.provisioning_requests),
+            flavor_cool_down: file.flavor_cool_down.as_ref().map(|option| FlavorCoolDown {
+                initial: option.initial.map(positive),
+                maximum: option.maximum.map(positive),
+            }),
             feature_gates: gates.clone(),
             client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
             resource_metrics: file.metrics.enable_cluster_queue_resources.unwrap_or(false),
@@ -587,6 +596,31 @@ pub enum QuotaCheckStrategy {
     BlockUndeclared,
     /// They are ignored.
     IgnoreUndeclared,
+}
+
+/// How long a flavor gets no workloads after its capacity was not provisioned, or after pods on it
+/// did not start in time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FlavorCoolDown {
+    /// After the first failure; default 5 minutes. Doubles with each further failure.
+    #[serde(with = "duration::option")]
+    pub initial: Option<Duration>,
+    /// The longest cool-down; default 1 hour.
+    #[serde(with = "duration::option")]
+    pub maximum: Option<Duration>,
+}
+
+impl FlavorCoolDown {
+    /// Cool-down after the first failure.
+    pub fn first(&self) -> Duration {
+        self.initial.unwrap_or(Duration::from_secs(300))
+    }
+
+    /// The longest cool-down.
+    pub fn maximum(&self) -> Duration {
+        self.maximum.unwrap_or(Duration::from_secs(3600)).max(self.first())
+    }
 }
 
 /// When objects are deleted.

@@ -18,7 +18,7 @@ use crate::webhooks::labels;
 
 /// Namespace in which jobs are never managed, besides the controllers' own.
 const SYSTEM_NAMESPACE: &str = "kube-system";
-/// The controllers' namespace if the file names none.
+/// The controllers' namespace if the file does not set it.
 const NAMESPACE_DEFAULT: &str = "kueue-system";
 /// Name of the dispatcher that has settings.
 const INCREMENTAL_DISPATCHER: &str = "kueue.x-k8s.io/multikueue-dispatcher-incremental";
@@ -81,6 +81,11 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
     }
     if let Some(policies) = &file.object_retention_policies {
         errors.extend(retention(policies));
+    }
+    if let Some(option) = &file.flavor_cool_down {
+        let path = Path::new("flavorCoolDown");
+        errors.extend(not_negative(option.initial, &path.child("initial")));
+        errors.extend(not_negative(option.maximum, &path.child("maximum")));
     }
     if let Some(options) = &file.tls {
         errors.extend(tls(options));

@@ -112,7 +112,7 @@ pub(super) fn strict<T: DeserializeOwned>(value: &Value, path: &Path<'_>) -> Res
 fn wait_for_pods_ready(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     let path = Path::new("waitForPodsReady");
     let on = match file.get_mut("waitForPodsReady") {
-        // Not an object; parsing the newest version reports that.
+        // The value is not an object. Parsing the newest version reports that.
         Some(other) if !other.is_object() => return Ok(()),
         Some(Value::Object(wait)) => {
             let on = flag(wait, "enable", &path)?;

@@ -94,7 +94,8 @@ impl Journal {
     fn end(&mut self) {
         self.decisions.end_journal();
         if let Some(writer) = self.writer.take() {
-            // The writer does not panic; if it did, its message is on standard error.
+            // The writer does not panic. If it did, the message of the panic would be on standard
+            // error.
             drop(writer.join());
         }
     }
@@ -177,8 +178,8 @@ fn end_of_last_line(file: &mut File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The newest records, oldest first, as many as memory keeps. Lines that are not records are
-/// skipped and counted in the log.
+/// The newest records of whole files, oldest first, until there are as many as memory keeps. Lines
+/// that are not records are skipped and counted in the log.
 fn read_back(folder: &Path, numbers: &[u64]) -> Vec<DecisionRecord> {
     let mut newest_first = Vec::new();
     for number in numbers.iter().rev() {
@@ -212,7 +213,7 @@ fn read_file(path: &Path) -> io::Result<Vec<DecisionRecord>> {
     Ok(records)
 }
 
-/// The files of a journal, at the end of the newest.
+/// The files of a journal, the newest of which is open for appending.
 struct Files {
     folder: PathBuf,
     number: u64,

@@ -58,7 +58,7 @@ struct Records {
     others: BTreeMap<u64, Arc<DecisionRecord>>,
     /// Numbers of each workload's records, oldest first.
     of: HashMap<ObjectKey, Vec<u64>>,
-    /// Evictions that are being written: the seconds at which they were decided.
+    /// Evictions that are being written, by workload: the second at which each was decided.
     writing: HashMap<ObjectKey, i64>,
 }
 
@@ -105,7 +105,8 @@ fn is_wait(record: &DecisionRecord) -> bool {
     record.outcome == DecisionOutcome::Waiting
 }
 
-/// True for the record of an eviction, for another workload or for another reason.
+/// True for the record of an eviction, be it a preemption by another workload or for another
+/// reason.
 fn is_eviction(record: &DecisionRecord) -> bool {
     matches!(record.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted)
 }

@@ -13,7 +13,7 @@ use super::is_eviction;
 const CANDIDATES_MAX: usize = 10;
 
 /// The decisions about a workload, newest first: the last eviction with everything that is known
-/// about it, a line for each of the others. Empty without decisions.
+/// about it, and one line for each of the other decisions. Empty without decisions.
 pub(crate) fn page(records: &[DecisionRecord]) -> String {
     let mut text = String::new();
     let detailed = records.iter().position(is_eviction);

@@ -1,4 +1,4 @@
-//! Requests for explanations over the Kubernetes API, with the rights of the client's user.
+//! Requests for explanations over the Kubernetes API, with the permissions of the client's user.
 
 use berth_api::berth::explanation::{GROUP, VERSION};
 use berth_apimachinery::percent::segment;
@@ -6,8 +6,9 @@ use http::Request;
 use kube::Client;
 use serde_json::Value;
 
-/// Requests an explanation from the API group `explain.berth.dev`, which the embedded API server
-/// serves itself, and the controllers behind another one. `name` is that of the Workload or its job.
+/// Requests an explanation from the API group `explain.berth.dev`. The embedded API server serves
+/// this group itself; for another API server, the controllers serve it. `name` is that of the
+/// Workload or its job.
 ///
 /// # Errors
 /// The API server's error; see [`is_elsewhere`].
@@ -26,8 +27,8 @@ pub async fn holders(client: &Client, cluster_queue: &str, limit: usize, offset:
     get(client, &format!("/apis/{GROUP}/{VERSION}/clusterqueues/{name}/holders?limit={limit}&offset={offset}")).await
 }
 
-/// Requests an explanation from the controllers themselves; `client` leads to the address of their
-/// metrics on this machine.
+/// Requests an explanation from the controllers themselves; `client` connects to the address of
+/// their metrics on this machine.
 ///
 /// # Errors
 /// The controllers' error.
@@ -35,7 +36,8 @@ pub async fn controllers(client: &Client, namespace: &str, name: &str) -> kube::
     get(client, &format!("/explain/{}/{}", segment(namespace), segment(name))).await
 }
 
-/// True if the server does not have the controllers, so that another server may answer.
+/// True if this server does not serve explanations, so that another server may have the
+/// explanation.
 pub fn is_elsewhere(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let names_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());

@@ -37,8 +37,8 @@ fn together(holders: &[engine::QuotaHolder], why: Withheld) -> WithheldQuotaHold
 
 impl Explain {
     /// The workloads that hold quota of a cluster queue, the longest-holding first; `None` if there
-    /// is no such queue. Workloads of namespaces in which the reader may not list workloads are
-    /// counted, not named.
+    /// is no queue with this name. Workloads of namespaces in which the reader may not list
+    /// workloads are counted, not named.
     pub async fn holders(&self, reader: &Reader, cluster_queue: &str, page: Page) -> Option<Value> {
         let (mut holders, total) = self.scheduler.engine().holders_part(cluster_queue, page.part())?;
         let mut known = BTreeSet::new();

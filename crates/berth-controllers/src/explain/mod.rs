@@ -1,5 +1,5 @@
 //! Explains why a job waits: the engine's explanation of a Workload, as an object for programs that
-//! also contains a page of text for people.
+//! also contains a page of text for users.
 //!
 //! [`Explain`] runs in the process of the engine. Other processes request explanations through
 //! [`ask`].
@@ -45,7 +45,7 @@ pub struct Explain {
 /// Why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
-    /// There is neither such a Workload nor one of a job of that name.
+    /// Neither a Workload with this name exists, nor the Workload of a job with this name.
     #[error("there is no Workload {0:?} and no Workload of a job with that name")]
     NotFound(String),
     /// Jobs of several kinds have the name.
@@ -137,7 +137,7 @@ impl Found {
 }
 
 impl Explain {
-    /// `client` is used to review the rights of readers.
+    /// `client` is used to review the permissions of readers.
     pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
         Explain { scheduler, stores, decisions, readers: Readers::new(client) }
     }
@@ -168,7 +168,7 @@ impl Explain {
         Ok(found.object(&self.stores, (!is_whole).then(|| listable.why())))
     }
 
-    /// Like [`Explain::of`], but names every workload. For readers that may see everything.
+    /// Like [`Explain::of`], but names every workload. This is for readers that may see everything.
     ///
     /// # Errors
     /// No Workload has the name, or several jobs have it.
@@ -204,7 +204,8 @@ impl Explain {
         variants
     }
 
-    /// The Workload of this name, else the one of a job of this name that is not finished.
+    /// The Workload with this name, or else the newest Workload of a job with this name. Finished
+    /// Workloads of jobs are used only if there is no other.
     fn find(&self, namespace: &str, name: &str) -> Result<Arc<Workload>, Unexplained> {
         if let Some(workload) = self.stores.workloads.get(&ObjectKey::namespaced(namespace, name)) {
             return Ok(workload);
@@ -225,8 +226,8 @@ impl Explain {
     }
 }
 
-/// Facts of the object on which no decision depends: messages of its admission checks, its eviction,
-/// its back-off and the readiness of its pods.
+/// Facts of the object on which no decision depends: messages of its admission checks, its
+/// eviction, its back-off and the readiness of its pods.
 fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
     let mut facts = Vec::new();
     if status::is_finished(workload) {

@@ -1,6 +1,6 @@
 //! The namespaces in which a reader may list workloads, by one SubjectAccessReview per namespace,
-//! cached for a short time. Workloads of other namespaces are not named, nor are those of namespaces
-//! whose review failed.
+//! cached for a short time. Workloads of other namespaces are not named, nor are those of
+//! namespaces whose review failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time for which a review is cached: a revoked right ends this much later.
+/// Time for which a review is cached: a revoked permission ends this much later.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Maximum number of reviews for one request, not counting cached ones.
 const NAMESPACES_MAX: usize = 64;
@@ -41,7 +41,7 @@ pub struct Reader {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Reviews the rights of readers; clones share the cache.
+/// Reviews the permissions of readers; clones share the cache.
 #[derive(Clone)]
 pub(super) struct Readers {
     client: Client,
@@ -63,7 +63,7 @@ pub(super) struct Listable {
     namespaces: BTreeSet<String>,
     /// Why not all namespaces were reviewed.
     failed: Option<String>,
-    /// There were more namespaces than [`NAMESPACES_MAX`].
+    /// True if there were more namespaces than [`NAMESPACES_MAX`].
     has_more: bool,
 }
 
@@ -80,12 +80,12 @@ impl Readers {
         if namespaces.is_empty() {
             return listable;
         }
-        // Limited in time, because a request waits for it; the API server may count that request
-        // against the same limit as the reviews.
+        // The reviews are limited in time, because a request waits for them; the API server may
+        // count that request against the same limit as the reviews.
         match tokio::time::timeout(PATIENCE, self.ask(reader, namespaces, &mut listable)).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => listable.failed = Some(problem),
-            Err(_) => listable.failed = Some(format!("no answer within {} seconds", PATIENCE.as_secs())),
+            Err(_) => listable.failed = Some(format!("no response within {} seconds", PATIENCE.as_secs())),
         }
         if let Some(problem) = &listable.failed {
             self.log(problem);
@@ -122,7 +122,7 @@ impl Readers {
     }
 
     /// True if the reader may list the workloads of a namespace, or of all namespaces. The error
-    /// describes the API server's answer without naming a namespace.
+    /// describes the API server's response without naming a namespace.
     async fn may_list(&self, reader: &Reader, namespace: &str) -> Result<bool, String> {
         if let Some(known) = self.known(reader, namespace) {
             return Ok(known);
@@ -167,7 +167,7 @@ impl Readers {
     fn log(&self, problem: &str) {
         let mut known = self.lock();
         if known.logged.as_deref() != Some(problem) {
-            tracing::warn!("access reviews fail, so explanations name no workloads: {problem}");
+            tracing::warn!("access reviews fail, so explanations do not name workloads: {problem}");
             known.logged = Some(problem.to_owned());
         }
     }
@@ -336,11 +336,11 @@ mod tests {
         let listable = readers.listable(&ann(), &names(&["a", "b", "c"])).await;
         assert!(listable.has("a") && !listable.has("b"), "{listable:?}");
         assert_eq!(listable.why().reason, "ReviewFailed");
-        // An API server that does not answer.
+        // An API server that does not respond.
         let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         let readers = Readers::new(Client::new(silent, "default"));
         let listable = readers.listable(&ann(), &names(&["a"])).await;
-        assert!(!listable.has("a") && listable.why().message.contains("no answer within 5 seconds"));
+        assert!(!listable.has("a") && listable.why().message.contains("no response within 5 seconds"));
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         let reader =
             |groups: &[&str], at: usize| Reader { name: format!("r{at}"), groups: names(groups), ..Reader::default() };
         known.keep(&reader(&["a"], 0), "ns", true, now);
-        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "other groups have other rights");
+        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "other groups have other permissions");
         for at in 0..3 * READERS_MAX {
             known.keep(&reader(&[], at), "ns", true, now);
         }

@@ -136,7 +136,8 @@ pub fn managed_ancestor(
         kind = (group.to_owned(), reference.kind.clone());
         current = parent;
     }
-    // The remaining owners are unknown. Guessing could queue a part of a job beside the job itself.
+    // The remaining owners are unknown. Guessing could queue a part of a job in addition to the job
+    // itself.
     if controller_of(&current).is_some() { Err(PlanError::NestingTooDeep) } else { Ok(top) }
 }
 

@@ -83,7 +83,7 @@ impl Job for BatchJob {
                 spec.completions = Some(info.count);
             }
         }
-        // Labels that the Job controller added to the template stay.
+        // Labels that the API server added to the template stay.
         let mut info = info.clone();
         let labels = spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
         for (key, value) in labels.into_iter().flatten() {
@@ -109,7 +109,8 @@ impl Job for BatchJob {
 
     fn pods_ready(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
-        // Pods that succeeded are only in this list until the Job controller counts them.
+        // Until the Job controller has counted a succeeded pod, only `uncountedTerminatedPods`
+        // contains it.
         let uncounted = status.uncounted_terminated_pods.and_then(|pods| pods.succeeded).map_or(0, |list| list.len());
         let done = status.succeeded.unwrap_or(0).saturating_add(i32::try_from(uncounted).unwrap_or(i32::MAX));
         done.saturating_add(status.ready.unwrap_or(0)) >= pods(self)

@@ -122,8 +122,8 @@ impl Reconciler for Release {
         for pod in releases(&slices, &self.by_chain.get(&chain)) {
             let mut after = (*pod).clone();
             podset::remove_gate(&mut after, constants::ELASTIC_JOB_GATE);
-            // Guarded by resourceVersion: a concurrent change of the pod triggers another
-            // reconcile.
+            // The write applies to this resourceVersion only; a concurrent change to the pod
+            // triggers another reconcile.
             match patch(&api, pod.as_ref(), &after, Part::Main, pod.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
                     self.pods.observe(answer);

@@ -69,7 +69,7 @@ pub trait Job:
     /// The field that names the controller that reconciles the job, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
 
-    /// True for kinds whose running pods are not affected by changes of the objects that the job
+    /// True for kinds whose running pods are not affected by changes to the objects that the job
     /// refers to. A changed reference then does not stop a running job.
     const PODS_ARE_SET_WHILE_RUNNING: bool = false;
 
@@ -116,7 +116,7 @@ pub trait Job:
     /// changed anything.
     fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
 
-    /// True if the API accepts changes of a suspended job's templates now.
+    /// True if the API accepts changes to a suspended job's templates now.
     fn can_be_restored(&self) -> bool {
         true
     }
@@ -131,7 +131,7 @@ pub trait Job:
     fn is_active(&self) -> bool;
 
     /// Pods that have ended and will not be replaced, per pod set; `None` for kinds whose status
-    /// does not say.
+    /// does not show such pods.
     fn reclaimable_pods(&self) -> Option<Vec<ReclaimablePod>> {
         None
     }
@@ -147,8 +147,8 @@ pub trait Job:
         false
     }
 
-    /// False if the job differs from the Workload's pod sets in a way that the pod sets themselves
-    /// do not show.
+    /// False if the job no longer matches the Workload's pod sets in a way that a comparison with
+    /// the job's own pod sets does not show.
     fn is_in_step(&self, _recorded: &[PodSet]) -> bool {
         true
     }

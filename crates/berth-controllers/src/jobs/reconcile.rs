@@ -335,9 +335,9 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(Next::Go(Some(workload)))
     }
 
-    /// For elastic jobs: growth creates a new slice beside the admitted one; any other change of
-    /// size updates the workload in place (§13.1). Returns `None` when the job changed in more than
-    /// its size; it is then matched like any other job.
+    /// Finds the slice that represents an elastic job. Growth creates a new slice in addition to
+    /// the admitted one. Any other change of size updates the workload in place (§13.1). Returns
+    /// `None` when the job changed in more than its size; it is then matched like any other job.
     fn ensure_slice(&mut self, owned: &[Arc<Workload>]) -> Result<Option<Next<Option<Workload>>>, PlanError> {
         let pod_sets = self.pod_sets()?;
         let open = slices::not_finished(owned);

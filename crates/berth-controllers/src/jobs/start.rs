@@ -61,7 +61,7 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
 }
 
 /// Messages of the admission checks of a workload with a quota reservation, for an event on its
-/// job; `None` without one.
+/// job. `None` without a reservation, or if no check has a message.
 pub(super) fn check_messages(workload: &Workload) -> Option<String> {
     if !status::has_quota_reservation(workload) {
         return None;

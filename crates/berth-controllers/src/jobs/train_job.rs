@@ -203,7 +203,7 @@ impl TrainJob {
     }
 }
 
-/// Adds our empty patch to a new TrainJob: Trainer accepts changes of existing patches only.
+/// Adds our empty patch to a new TrainJob: Trainer accepts changes to existing patches only.
 pub fn reserve_patch(object: &mut Value) {
     let patches = &mut object["spec"]["runtimePatches"];
     if !patches.is_array() {
@@ -295,7 +295,7 @@ fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodS
 
 impl Job for TrainJob {
     const FRAMEWORK: &'static str = "trainer.kubeflow.org/trainjob";
-    // Trainer creates a running job's pods once, so changes of the runtime affect later runs only.
+    // Trainer creates a running job's pods once, so changes to the runtime affect later runs only.
     const PODS_ARE_SET_WHILE_RUNNING: bool = true;
     /// Trainer rejects a write that changes patches and also unsuspends the job.
     const STARTS_IN_TWO_STEPS: bool = true;
@@ -383,7 +383,7 @@ impl Job for TrainJob {
     }
 
     fn restore(&mut self, _infos: &[PodSetInfo]) -> bool {
-        // Trainer rejects changes of patches while child Jobs run.
+        // Trainer rejects changes to patches while child Jobs run.
         if self.is_active() {
             return false;
         }

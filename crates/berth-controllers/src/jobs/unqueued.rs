@@ -1,4 +1,4 @@
-//! Jobs that are not queued: parts of other jobs, and jobs that name no queue (any more).
+//! Jobs that are not queued: parts of other jobs, and jobs that have no queue name or lost it.
 
 use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
@@ -26,7 +26,7 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     let config = context.config;
     let is_named = !queue_name(job).is_empty();
     if !is_named && !config.manage_jobs_without_queue_name {
-        return Ok(Some(Unqueued::ByJob("the job names no queue".to_owned())));
+        return Ok(Some(Unqueued::ByJob("the job has no queue name".to_owned())));
     }
     if !job.is_queued() {
         return Ok(Some(Unqueued::ByJob("the job's spec excludes it from queueing".to_owned())));
@@ -41,9 +41,9 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     Ok((!is_selected).then_some(Unqueued::ByNamespace))
 }
 
-/// Deletes the Workloads of a job that is not queued (any more): they would wait forever, or hold
-/// quota that is not used. If the job runs on the quota of a Workload or has just ended, nothing is
-/// deleted and true is returned.
+/// Deletes the Workloads of a job that is not queued or no longer queued. They would wait forever,
+/// or hold quota that is not used. If the job runs on the quota of a Workload or has just ended,
+/// nothing is deleted and true is returned.
 pub(super) fn delete_workloads<J: Job>(
     context: Context<'_>,
     key: &ObjectKey,

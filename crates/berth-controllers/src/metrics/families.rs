@@ -10,7 +10,7 @@ use Kind::{Counter, Gauge, Histogram};
 enum Kind {
     Counter,
     Gauge,
-    /// With these upper bounds of its buckets.
+    /// A histogram whose buckets have these upper bounds.
     Histogram(&'static [f64]),
 }
 
@@ -97,7 +97,11 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("kueue_admission_checks_wait_time_seconds", Histogram(WAIT), "Time from quota reservation to admission"),
     ("kueue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
     ("kueue_admitted_until_ready_wait_time_seconds", Histogram(WAIT), "Time from admission until all pods are ready"),
-    ("kueue_pods_ready_to_evicted_time_seconds", Histogram(WAIT), "Time from readiness to eviction"),
+    (
+        "kueue_pods_ready_to_evicted_time_seconds",
+        Histogram(WAIT),
+        "Time from the readiness of all pods to the eviction of the workload",
+    ),
     ("kueue_workload_eviction_latency_seconds", Histogram(WAIT), "Time from an eviction to the release of its quota"),
     ("kueue_execution_time_seconds", Histogram(WAIT), "Execution time of finished workloads, over all admissions"),
     ("kueue_local_queue_pending_workloads", Gauge, "Pending workloads, by local queue and status"),

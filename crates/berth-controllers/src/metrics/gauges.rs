@@ -109,7 +109,7 @@ fn quota(resource: &str, amount: Amount) -> f64 {
 }
 
 fn share(share: &WeightedShare) -> f64 {
-    // The share of a queue that borrows with a weight of zero is infinite.
+    // The share of a queue that borrows with a weight of zero is infinite, and is exported as NaN.
     if share.precise.is_infinite() { f64::NAN } else { share.precise }
 }
 

@@ -89,7 +89,7 @@ impl Role {
 /// Which series are exported.
 #[derive(Default)]
 struct Settings {
-    /// Series per flavor and resource of cluster queues.
+    /// True if cluster queues have series per flavor and resource.
     cluster_queue_resources: bool,
     cohorts: bool,
     creation_latency: bool,
@@ -208,7 +208,7 @@ impl Metrics {
         self.counted().series.add("kueue_preempted_workloads_total", &labels, 1.0);
     }
 
-    /// Counts a Workload that was created for a job of this kind, `after` the job's creation.
+    /// Counts a Workload created for a job of this kind, and the time `after` the job's creation.
     pub fn workload_created(&self, kind: &str, after: Duration) {
         if !self.inner.settings.creation_latency {
             return;
@@ -288,7 +288,8 @@ impl Metrics {
     }
 }
 
-/// Kueue's labels; those about Go describe the Rust build instead.
+/// Labels of `kueue_build_info`. They have Kueue's names; the labels about Go describe the Rust
+/// build.
 fn build_info() -> [(&'static str, &'static str); 6] {
     [
         ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),

@@ -1,4 +1,4 @@
-//! Counts of events and stages of workloads, derived from changes of the objects, regardless of the
+//! Counts of events and stages of workloads, derived from changes to the objects, regardless of the
 //! controller that wrote them.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ enum Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// The stage of a workload; one without a reason has not been evaluated yet (KEP-10852).
+    /// The stage of a workload. A workload without a reason has not been evaluated yet (KEP-10852).
     fn of(workload: &'a Workload) -> Stage<'a> {
         if status::is_finished(workload) {
             return Stage::Finished;
@@ -118,7 +118,7 @@ fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, name: &str) -> &'a mu
     if !map.contains_key(name) {
         map.insert(name.to_owned(), V::default());
     }
-    map.get_mut(name).expect("it was put there if it was not")
+    map.get_mut(name).expect("a missing entry was inserted above")
 }
 
 /// Namespace and name of a workload's local queue.

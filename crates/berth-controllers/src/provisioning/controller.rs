@@ -18,6 +18,7 @@ use super::decide::{Step, View, decide};
 use super::{CONTROLLER_NAME, check, requests};
 use crate::conditions::{self, NewCondition, truncate};
 use crate::configuration::Config;
+use crate::cool_down::controller::CoolDowns;
 use crate::execute::{self, FIELD_MANAGER, Part, patch};
 use crate::gates::Gates;
 use crate::stores::Stores;
@@ -37,6 +38,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let serving = manager.serving::<ProvisioningRequest>();
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-provisioning"));
+
+    let cool_downs = CoolDowns::new(manager, config, stores);
 
     let all = stores.admission_checks.clone();
     let builder = manager.controller("provisioning-check");
@@ -86,6 +89,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
             clock,
             recorder,
             gates: config.gates(),
+            cool_downs,
             stores: stores.clone(),
             configs,
             requests,
@@ -164,6 +168,7 @@ struct Controller {
     clock: Clock,
     recorder: Recorder,
     gates: Gates,
+    cool_downs: CoolDowns,
     stores: Stores,
     configs: Cache<ProvisioningRequestConfig>,
     requests: Cache<ProvisioningRequest>,
@@ -185,7 +190,18 @@ impl Reconciler for Controller {
         }
         let steps = {
             let flavor = |name: &str| self.stores.flavor(name);
-            let view = View { checks, requests: own, flavor: &flavor, gates: &self.gates, now: self.clock.now() };
+            let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+            let queue = queue.and_then(|admission| self.stores.cluster_queue(&admission.cluster_queue));
+            let has_alternative = |failed: &[String]| self.cool_downs.has_alternative(queue.as_deref(), failed);
+            let view = View {
+                checks,
+                requests: own,
+                flavor: &flavor,
+                cool_down: self.cool_downs.is_on(),
+                has_alternative: &has_alternative,
+                gates: &self.gates,
+                now: self.clock.now(),
+            };
             decide(&workload, &view)?
         };
         for step in steps {
@@ -198,6 +214,8 @@ impl Reconciler for Controller {
                 Step::Create { check, templates, request } => {
                     self.create(&workload, &check, templates, &request).await?;
                 }
+                Step::Failed(failure) => self.cool_downs.record(&failure).await?,
+                Step::Succeeded(flavors) => self.cool_downs.record_success(&flavors).await?,
                 Step::Status { workload: wanted, events } => {
                     self.write(&workload, &wanted).await?;
                     for event in events {

@@ -17,6 +17,7 @@ use kube::ResourceExt;
 
 use super::requests::{self, Needed};
 use crate::conditions;
+use crate::cool_down::{self, Failure};
 use crate::gates::{Gate, Gates};
 use crate::plan::NewEvent;
 use crate::workload::{checks, status};
@@ -37,6 +38,10 @@ pub struct View<'a> {
     pub requests: Vec<Arc<ProvisioningRequest>>,
     /// Looks up flavors.
     pub flavor: &'a dyn Fn(&str) -> Option<Arc<ResourceFlavor>>,
+    /// True if failures of flavors are recorded (cool-down).
+    pub cool_down: bool,
+    /// True if the workload can use other flavors than these, which failed.
+    pub has_alternative: &'a dyn Fn(&[String]) -> bool,
     /// Feature gates.
     pub gates: &'a Gates,
     /// Current time.
@@ -58,6 +63,10 @@ pub enum Step {
         /// The request.
         request: Box<ProvisioningRequest>,
     },
+    /// Record that the capacity of flavors was not provisioned, before the workload is queued again.
+    Failed(Failure),
+    /// Record that the capacity of flavors was provisioned.
+    Succeeded(Vec<String>),
     /// Write the workload's status and report what changed.
     Status {
         /// The workload with its new status.
@@ -90,6 +99,7 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     let mut changed = workload.clone();
     let mut events = Vec::new();
     let mut creates = Vec::new();
+    let mut outcomes = Vec::new();
     for (check, config) in &view.checks {
         let Some(state) = states.iter().find(|state| state.name == *check) else { continue };
         let latest = requests::latest(&view.requests, &name, check);
@@ -121,7 +131,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
         match current {
             Some((number, request)) => {
                 kept.push(request.name_any());
-                if let Some(new) = from_request(workload, state, number, request, config, &needed) {
+                if let Some(mut new) = from_request(workload, state, number, request, config, &needed) {
+                    outcomes.extend(outcome(workload, request, &needed, &mut new, view));
                     set(&mut changed, new, view, &mut events);
                 }
             }
@@ -139,10 +150,38 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     let unneeded = view.requests.iter().filter(|request| !kept.contains(&request.name_any()));
     steps.extend(unneeded.cloned().map(Step::Delete));
     steps.extend(creates);
+    steps.extend(outcomes);
     if changed != *workload {
         steps.push(Step::Status { workload: Box::new(changed), events });
     }
     Ok(steps)
+}
+
+/// The outcome of a request for its flavors, if cool-down is on. A workload that can use another
+/// flavor is queued again without delay.
+fn outcome(
+    workload: &Workload,
+    request: &ProvisioningRequest,
+    needed: &[Needed],
+    new: &mut AdmissionCheckState,
+    view: &View<'_>,
+) -> Option<Step> {
+    if !view.cool_down {
+        return None;
+    }
+    let flavors =
+        cool_down::flavors_of(workload, |set| needed.iter().any(|n| n.pod_sets.iter().any(|name| name == set)));
+    match new.state {
+        CheckState::Ready => Some(Step::Succeeded(flavors)),
+        CheckState::Retry | CheckState::Rejected => {
+            if new.requeue_after_seconds.is_some() && (view.has_alternative)(&flavors) {
+                new.requeue_after_seconds = Some(0);
+            }
+            let cause = request.uid().unwrap_or_else(|| request.name_any());
+            Some(Step::Failed(Failure { flavors, cause, message: new.message.clone() }))
+        }
+        CheckState::Pending => None,
+    }
 }
 
 /// The check state with another verdict. Delay and updates of the earlier verdict are dropped; the

@@ -41,7 +41,7 @@ pub struct Needed {
 }
 
 /// The pod sets that need nodes: those with pods that request a managed resource. Equal ones are
-/// merged if the configuration says so.
+/// merged if the configuration requires it.
 pub fn needed(workload: &Workload, config: &ProvisioningRequestConfig) -> Result<Vec<Needed>, RequestError> {
     let mut needed: Vec<(Needed, &PodTemplateSpec)> = Vec::new();
     for pod_set in &workload.spec.pod_sets {

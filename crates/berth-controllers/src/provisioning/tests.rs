@@ -88,6 +88,8 @@ fn steps_with(
         checks: [("prov".to_owned(), Some(Arc::new(config.clone())))].into(),
         requests: requests.to_vec(),
         flavor: &|_| None,
+        cool_down: false,
+        has_alternative: &|_| false,
         gates,
         now: NOW.parse().expect("a time"),
     };

@@ -8,13 +8,13 @@ use crate::execute::{Part, patch};
 use crate::scheduler::{RegisteredScheduler, SchedulerState};
 use crate::stores::Stores;
 
-/// True if this change of a cohort can affect decisions.
+/// True if this change to a cohort can affect decisions.
 pub fn concerns(old: Option<&Cohort>, new: &Cohort) -> bool {
     old.is_none_or(|old| old.spec != new.spec || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp)
 }
 
 /// Adds the controller to the manager. Shares change with the usage of the cohort's cluster queues,
-/// so any change of a cluster queue triggers a reconcile of every cohort.
+/// so any change to a cluster queue triggers a reconcile of every cohort.
 pub(crate) fn install(manager: &mut Manager, stores: &Stores, scheduler: &RegisteredScheduler) {
     let client = manager.client();
     let cohorts: Cache<Cohort> = manager.cache();

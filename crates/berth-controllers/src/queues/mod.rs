@@ -1,5 +1,5 @@
 //! Controllers of queues, cohorts, flavors, priority classes and topologies. Usage and counts come
-//! from the engine. Simultaneous changes of an object cause a single write.
+//! from the engine. Simultaneous changes to an object cause a single write.
 
 pub mod cluster_queue;
 pub mod cohort;

@@ -24,7 +24,7 @@ pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Wor
     Some(workload)
 }
 
-/// True if this change of a class can affect workloads. Workloads of a deleted class keep their
+/// True if this change to a class can affect workloads. Workloads of a deleted class keep their
 /// priority.
 pub fn concerns(old: Option<&WorkloadPriorityClass>, new: Option<&WorkloadPriorityClass>) -> bool {
     new.is_some_and(|new| old.is_none_or(|old| old.value != new.value))

@@ -43,13 +43,13 @@ fn uses_check(queue: &ClusterQueue, check: &str) -> bool {
     strategy.is_some_and(|strategy| strategy.admission_checks.iter().any(|rule| rule.name == check))
 }
 
-/// True if this change of an object can affect its finalizer: its creation, or changes after its
+/// True if this change to an object can affect its finalizer: its creation, or changes after its
 /// deletion started.
 pub fn concerns<K: Resource>(old: Option<&K>, new: Option<&K>) -> bool {
     new.is_some_and(|new| old.is_none() || new.meta().deletion_timestamp.is_some())
 }
 
-/// True if this change of a cluster queue can affect which flavors are in use.
+/// True if this change to a cluster queue can affect which flavors are in use.
 pub fn changes_flavors(old: Option<&ClusterQueue>, new: Option<&ClusterQueue>) -> bool {
     let flavors = |queue: &ClusterQueue| -> BTreeSet<String> {
         let groups = queue.spec.resource_groups.iter();
@@ -108,7 +108,7 @@ fn install_one<K, U>(
         .watch(&objects, |delta| {
             concerns(delta.old.as_deref(), delta.new.as_deref()).then(|| ObjectKey::of(delta.latest().as_ref()))
         })
-        // A change of a user of the object matters only if the object is being deleted.
+        // A change to a user of the object matters only if the object is being deleted.
         .watch(users, move |delta| {
             if !changes_use(delta.old.as_deref(), delta.new.as_deref()) {
                 return Vec::new();

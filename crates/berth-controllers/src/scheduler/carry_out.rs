@@ -45,7 +45,8 @@ pub struct Report {
     /// The event, with Kueue's message.
     pub event: NewEvent,
     /// The message without the name and priority of a workload of another namespace, which readers
-    /// of the event may have no right to know. Absent if the message names no such workload.
+    /// of the event may not be allowed to know. `None` if the message does not name such a
+    /// workload.
     pub unnamed: Option<String>,
 }
 
@@ -150,8 +151,8 @@ impl Reports {
     }
 }
 
-/// Reserves quota, and admits at once if every required check is listed and Ready (semantics §17.3).
-/// The workload controller adds missing checks.
+/// Reserves quota, and admits at once if every required check is listed and Ready (semantics
+/// §17.3). The workload controller adds missing checks.
 fn admit(after: &mut Workload, admit: &Admit, reports: &mut Reports, gates: &Gates, now: Timestamp) -> Option<()> {
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
         return None;

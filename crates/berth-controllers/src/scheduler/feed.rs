@@ -1,5 +1,5 @@
-//! Turns watches into events of the engine for every kind that decisions depend on. Only the newest
-//! state of an object counts.
+//! Turns watches into events of the engine for every kind on which decisions depend. Only the
+//! newest state of an object counts.
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
 use berth_engine::model::WorkloadKey;
@@ -66,7 +66,7 @@ pub(super) struct Extra {
     pub nodes: Option<(Cache<Node>, Cache<Pod>)>,
 }
 
-/// Feeds every change of the caches to the scheduler state. The closures request no reconcile: the
+/// Feeds every change in the caches to the scheduler state. The closures request no reconcile: the
 /// scheduler state wakes the cycle if a decision could have changed.
 pub(super) fn watch<'a>(
     mut builder: ControllerBuilder<'a>,
@@ -129,7 +129,8 @@ pub(super) fn watch<'a>(
     })
 }
 
-/// Feeds namespaces, flavors, queues and their checks.
+/// Feeds namespaces, flavors, topologies, admission checks, cohorts and queues to the scheduler
+/// state.
 fn watch_queues<'a>(
     mut builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,
@@ -184,7 +185,7 @@ fn watch_queues<'a>(
     builder
 }
 
-/// Feeds nodes, and the pods that take part of them.
+/// Feeds nodes, and the pods that use a part of their resources.
 fn watch_nodes<'a>(
     builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,
@@ -225,7 +226,7 @@ impl SchedulerState {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
         if !self.refusals().allow(&translated.key, || What::of(workload)) {
-            // Treated like a workload in back-off.
+            // The workload is treated like one in back-off.
             translated.requeued = Some(false);
         }
         Event::WorkloadUpserted(Box::new(translated))

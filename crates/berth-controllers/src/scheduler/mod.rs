@@ -32,7 +32,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use refusals::{Refusals, What};
 
-/// Delay from the first change of a queue's usage or counts to the write of its status, which
+/// Delay between the first change in a queue's usage or counts and the write of its status, which
 /// includes all changes until then. Kueue has the same delay.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
@@ -51,23 +51,24 @@ struct Inner {
     clock: Clock,
 }
 
-/// Times of a workload in nanoseconds. Objects carry whole seconds, so that two workloads admitted
-/// within one second would be ordered by their UIDs. After a restart only whole seconds are known.
+/// Times of a workload in nanoseconds. Objects contain only whole seconds; by these, two workloads
+/// that are admitted within one second would be ordered by their UIDs. After a restart only whole
+/// seconds are known.
 #[derive(Clone, Copy, Default)]
 struct Exact {
     seen: Option<Time>,
     reserved: Option<Time>,
 }
 
-/// Due-queues of the controllers that changes of the engine wake.
+/// Work queues of the controllers that are woken by changes in the engine.
 struct Listeners {
     cycles: Queue,
     statuses: StatusQueues,
 }
 
-/// Due-queues of the controllers that write the statuses of cluster queues and local queues.
+/// Work queues of the controllers that write the statuses of cluster queues and local queues.
 /// Registering the scheduler requires them. Therefore these two controllers are registered first,
-/// and miss no change of usage or counts.
+/// and miss no change in usage or counts.
 pub(crate) struct StatusQueues {
     pub cluster_queues: Queue,
     pub local_queues: Queue,
@@ -88,7 +89,7 @@ pub(crate) fn cycle_key() -> ObjectKey {
 }
 
 impl SchedulerState {
-    /// The state of an engine that knows no objects yet.
+    /// The state of an engine that does not contain objects yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
         let (listeners, exact, refusals) = (OnceLock::new(), Mutex::default(), Mutex::default());
@@ -115,8 +116,8 @@ impl SchedulerState {
         let now = self.now();
         let mut exact = self.exact();
         let known = exact.entry(workload.key.clone()).or_default();
-        // A workload first seen in the second of its creation: that time is used as its creation
-        // time.
+        // If a workload was first seen in the second of its creation, the time at which it was seen
+        // is used as its creation time.
         let seen = *known.seen.get_or_insert(now);
         if seen.seconds() == workload.created.seconds() {
             workload.created = seen;
@@ -162,7 +163,8 @@ impl SchedulerState {
             (engine.apply(event, now), engine.next_wakeup())
         };
         self.announce(&effects);
-        // Some events only set a timer, such as the end of the delay in which flushes are collected.
+        // Some events only set a timer, such as the end of the delay in which flushes are
+        // collected.
         if let (false, Some(at)) = (effects.wake, next) {
             self.wake_after(now.until(at));
         }
@@ -199,6 +201,7 @@ impl SchedulerState {
 
 /// A timestamp as the engine counts time.
 pub fn time(at: Timestamp) -> Time {
-    // Nanoseconds since 1970 fit 64 bits until the year 2262; later times are cut to that.
+    // Nanoseconds since 1970 fit 64 bits from the year 1677 until the year 2262; other times are
+    // clamped to this range.
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
 }

@@ -3,7 +3,7 @@
 //!
 //! The engine would admit the same workload again at once, and the API server would reject it
 //! again. Therefore such a workload is not considered for one second, then for two, and so on up to
-//! a minute, so that other workloads get the quota. A change of its spec or an accepted write ends
+//! a minute, so that other workloads get the quota. A change to its spec or an accepted write ends
 //! the delays. Kueue retries at once, as fast as its client allows.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(super) struct Refusals {
 pub(super) struct Refusal {
     what: What,
     pause: Duration,
-    /// End of the delay; `None` if it is over.
+    /// End of the delay; `None` if it has elapsed.
     until: Option<Time>,
 }
 

@@ -40,17 +40,17 @@ use crate::plan::NewEvent;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
 
-/// Longest event message.
+/// Maximum length of an event message, in bytes.
 const EVENT_MESSAGE_MAX: usize = 1024;
-/// Writes in flight at once: enough to fill a durable store's batches.
+/// Maximum number of writes in flight: enough to fill the batches of a durable store.
 const IN_FLIGHT_MAX: usize = 64;
 /// Maximum number of writes in flight that only report why a workload waits.
 const REPORTS_MAX: usize = 8;
 /// Maximum number of decisions that wait for their write, as a multiple of the writes in flight. At
 /// this number, cycles pause until less than half of these decisions are left.
 const AHEAD: usize = 2;
-/// With a limited client, writes in flight are at most its rate divided by this: a more urgent write
-/// cannot overtake one that already waits in the client.
+/// With a limited client, writes in flight are at most its rate divided by this: a more urgent
+/// write cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
 /// With a limited client, reports are written only if no decision was written for this long,
 /// because each report would delay a decision.
@@ -59,8 +59,8 @@ const REPORT_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest delay before a retry.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of writes that wait for their retry and do not count as in flight, as a multiple
-/// of the writes in flight. With more, the API server has a problem, not single objects.
+/// Maximum number of writes that wait for a retry and do not count as in flight, as a multiple of
+/// the writes in flight. More of them mean a problem of the API server, not of single objects.
 const RETRYING: usize = 8;
 /// Failures are logged from this delay on.
 const RETRY_WARN: Duration = Duration::from_millis(80);
@@ -106,9 +106,9 @@ struct Pending {
     decisions: usize,
     /// Cycles pause at this number of pending decisions.
     decisions_max: usize,
-    /// Cycles are paused.
+    /// True if cycles are paused.
     is_paused: bool,
-    /// The client is limited.
+    /// True if the client is limited.
     limited: bool,
     /// When the last write of a decision started.
     decided: Option<Instant>,
@@ -237,7 +237,7 @@ pub(super) fn install(
         decisions: decisions.clone(),
     });
     let in_flight = config.client_limit.map_or(IN_FLIGHT_MAX, |limit| {
-        // Truncated on purpose: request rates are small numbers.
+        // The cast truncates the quotient, which is a small number.
         ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
     });
     {
@@ -422,8 +422,8 @@ fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// True if a write would only change the message that says why a workload waits. The messages of
-/// one reason differ in the missing amounts; most writes would only update these.
+/// True if a write would only change the message about the reason why a workload waits. The
+/// messages of one reason differ in the missing amounts; most writes would only update these.
 fn reports_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
     match change {
         Change::Bypassed(_) => {}

@@ -156,8 +156,8 @@ fn node_health(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<
     }
     match repulsion(workload, host, &node, view) {
         Repulsion::None => Health::Good,
-        // Pods that run there may continue until they end, unless the gate excludes pods from the
-        // decision.
+        // If the gate is on, pods that run there may continue until they end. If it is off, a taint
+        // that repels the pods at once fails the node, even while pods run there.
         Repulsion::Now if !view.gates.on(Gate::TASReplaceNodeOnPodTermination) => Health::Failed,
         Repulsion::Now | Repulsion::Later => {
             if progressing {
@@ -258,7 +258,7 @@ pub fn ended_message(pod: &Pod) -> String {
     format!("Pod {} was terminated because its assigned node {host} has failed", pod.name_any())
 }
 
-/// The fields of a node that affect its health; changes of other fields need no assessment.
+/// The fields of a node that affect its health; changes to other fields need no assessment.
 pub fn facts(node: &Node) -> (Option<String>, bool, Vec<BTreeMap<String, String>>) {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().find(|it| it.type_ == "Ready").map(|it| it.status.clone());

@@ -80,7 +80,7 @@ impl Reconciler for NodeFailures {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
         if is_variant(&workload) {
-            // The pods belong to its parent, and the failed nodes are copied from there.
+            // The pods of a variant belong to its parent, from which the failed nodes are copied.
             return Ok(Action::Wait);
         }
         let outcome = {

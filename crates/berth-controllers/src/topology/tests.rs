@@ -118,7 +118,8 @@ fn ranks_respect_the_index_offset_and_invalid_ones_are_ignored() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
     let from_one = [offset(pod(2, None, "Pending"), "1"), offset(pod(1, None, "Pending"), "1")];
     assert_eq!(sent(&workload, &from_one), pairs(&[("train-2", "b"), ("train-1", "a")]));
-    // Beyond the assignment, below the offset, or duplicate: domains are filled in order.
+    // If an index is beyond the assignment, below the offset or a duplicate, domains are filled in
+    // order.
     for (first, second) in [((5, "0"), (0, "0")), ((0, "1"), (1, "1"))] {
         let pods = [offset(pod(first.0, None, "Pending"), first.1), offset(pod(second.0, None, "Pending"), second.1)];
         let hosts: Vec<String> = sent(&workload, &pods).into_iter().map(|it| it.1).collect();
@@ -147,7 +148,7 @@ fn workers_are_ranked_after_their_leader() {
     let index = "leaderworkerset.sigs.k8s.io/worker-index";
     let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});
     let mut workload = workload(&[("a", 1), ("b", 1), ("c", 1)], request, &[]);
-    // The leader's pod set, beside the pod set of the workers.
+    // The leader's pod set, in addition to the pod set of the workers.
     let mut leader = workload.spec.pod_sets[0].clone();
     (leader.name, leader.count) = ("leader".to_owned(), 1);
     workload.spec.pod_sets.push(leader);

@@ -56,8 +56,8 @@ impl Reconciler for Ungater {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for release in releases(&workload, &self.of_workload.of(&workload)) {
             let (before, after) = (release.pod.as_ref(), release.released());
-            // Guarded by resourceVersion: a concurrent change of the pod triggers another
-            // reconcile.
+            // The write applies to this resourceVersion only; a concurrent change to the pod
+            // triggers another reconcile.
             match patch(&api, before, &after, Part::Main, before.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
                     self.pods.observe(answer);

@@ -2,9 +2,9 @@
 //! conformance runner.
 //!
 //! [`queues`] translates queues, cohorts, flavors, checks and nodes, [`workload`](mod@workload)
-//! Workloads with their effective requests ([`requests`](mod@requests), [`transform`]), and
-//! [`admission`](mod@admission) both ways; [`validate`] finds pods that can never be admitted.
-//! Nothing here decides, writes conditions or calls an API.
+//! translates Workloads with their effective requests ([`requests`](mod@requests), [`transform`]),
+//! and [`admission`](mod@admission) translates admissions in both directions; [`validate`] finds
+//! pods that can never be admitted. Nothing here decides, writes conditions or calls an API.
 
 pub mod admission;
 pub mod amounts;

@@ -176,6 +176,7 @@ pub fn flavor(flavor: &api::ResourceFlavor) -> ResourceFlavor {
         node_taints: taints(&flavor.spec.node_taints),
         tolerations: tolerations(&flavor.spec.tolerations),
         topology: flavor.spec.topology_name.as_deref().filter(|text| !text.is_empty()).map(name),
+        cool_down: crate::cool_down::text(flavor).as_deref().map(name),
     }
 }
 

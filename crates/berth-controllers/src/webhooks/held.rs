@@ -1,10 +1,10 @@
 //! Reverts changes that the API server made without the webhooks. An admission policy of the
 //! installation suspends every new job that may be queued, and gates every such pod, before the
-//! webhooks are called. Such objects are therefore held even if no webhook answers. The policy
+//! webhooks are called. Such objects are therefore held even if no webhook is available. The policy
 //! reads neither owners nor other objects, so its result is preliminary and noted in an annotation
-//! ([`berth::HELD_ANNOTATION`]). The webhooks first revert the changes and then decide themselves.
-//! If an object was stored without webhooks, the controllers do the same when they reconcile it:
-//! they settle the object.
+//! ([`berth::HELD_ANNOTATION`]). The webhooks first revert the changes and then apply their own
+//! rules. If an object was stored without webhooks, the controllers do the same when they reconcile
+//! it: they settle the object.
 
 use berth_api::berth;
 use berth_api::kueue::{constants, events, labels};

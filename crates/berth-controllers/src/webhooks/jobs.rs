@@ -25,9 +25,9 @@ use crate::plan::PlanError;
 use crate::selector;
 use crate::stores::group_of;
 
-/// Local queue of jobs that name none, if it exists in their namespace.
+/// Local queue of jobs without a queue name, if it exists in their namespace.
 pub(super) const DEFAULT_QUEUE: &str = "default";
-/// Priority class of jobs that name none, if it exists.
+/// Priority class of jobs that do not name one, if it exists.
 const DEFAULT_PRIORITY_CLASS: &str = "default";
 
 // -- defaults -------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ pub fn default_job<J: Job>(
 }
 
 /// True if the job itself is queued, and so stays suspended until it is admitted. False for parts
-/// of managed jobs and, unless all jobs are managed, for jobs that name no queue.
+/// of managed jobs and, unless all jobs are managed, for jobs without a queue name.
 /// `tolerate_deleting`: do not look up owners of a job that is being deleted, because they may
 /// already be deleted.
 pub fn should_be_suspended<J: Job>(
@@ -141,7 +141,7 @@ pub(super) fn ancestor_of_metadata(
         });
         let resource = match known {
             Some(framework) => framework.resource(),
-            // The level between a Deployment and its pods.
+            // A ReplicaSet is the level between a Deployment and its pods.
             None if group == "apps" && reference.kind == "ReplicaSet" => "replicasets".to_owned(),
             None => return ancestors::Lookup::Unwatched,
         };
@@ -166,8 +166,8 @@ pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: 
     (named && !always) || selected()
 }
 
-/// The default queue for an object that names none; `None` if the namespace has no such queue or is
-/// not selected.
+/// The default queue of an object without a queue name. `None` if the namespace has no such queue
+/// or is not selected.
 pub(super) fn default_queue(
     namespace: &str,
     config: &Config,
@@ -237,8 +237,8 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Validates a change of a job of any kind; [`validate_job_on_create`] is applied too.
-/// `default_queue`: the namespace has a default local queue.
+/// Validates a change to a job of any kind. The caller also applies [`validate_job_on_create`] to
+/// the new object. `default_queue`: the namespace has a default local queue.
 pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let metadata = Path::new("metadata");
@@ -303,7 +303,7 @@ pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Validates a change of a batch Job.
+/// Validates a change to a batch Job.
 pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: bool, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_batch_job(new, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
@@ -423,7 +423,7 @@ pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates)
     errors
 }
 
-/// Validates a change of a job of another project's kind.
+/// Validates a change to a job of another project's kind.
 pub fn validate_described_update<K: Described>(
     new: &K,
     old: &K,
@@ -464,7 +464,7 @@ pub fn validate_job_set(set: &JobSet, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Validates a change of a JobSet.
+/// Validates a change to a JobSet.
 pub fn validate_job_set_update(new: &JobSet, old: &JobSet, default_queue: bool, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(new, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
@@ -509,7 +509,7 @@ fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<
 }
 
 /// Validates groups of pod sets that are placed together: exactly two pod sets with the same
-/// topology request, one of them with a single pod.
+/// topology request, at least one of them with a single pod.
 fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
     let annotation = |set: &PodSet, key: &str| -> Option<String> {
         set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()

@@ -110,7 +110,7 @@ fn domain_path(text: &str, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Validates a change of admission gates: gates can be removed, not added.
+/// Validates a change to admission gates: gates can be removed, not added.
 pub(super) fn gated_by_update(
     new: Option<&BTreeMap<String, String>>,
     old: Option<&BTreeMap<String, String>>,

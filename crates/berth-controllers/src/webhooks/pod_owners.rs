@@ -137,7 +137,7 @@ pub(super) fn default_pod_owner(
     }
 }
 
-/// Validates a changed object. Instead of new objects, their pods are validated.
+/// Validates a changed object. New objects are not validated, because their pods are.
 pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let (metadata, spec) = (Path::new("metadata"), Path::new("spec"));

@@ -33,7 +33,7 @@ pub fn validate_immutable_pod_spec(new: &PodSpec, old: &PodSpec, path: &Path<'_>
     errors.extend(containers(init(new), init(old), &path.child("initContainers")));
     let (new, old) = (json!(new), json!(old));
     for field in FIELDS {
-        // Compared by type, so that a missing field equals its zero value.
+        // The values are compared by their type, so that a missing field equals its zero value.
         let alone = |spec: &Value| json!({"containers": [], field: spec[field]});
         if !same_as(POD_SPEC, &alone(&new), &alone(&old)) {
             errors.push(Error::invalid(&path.child(field), new[field].clone(), IMMUTABLE));

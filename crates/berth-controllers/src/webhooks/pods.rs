@@ -61,7 +61,8 @@ pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Conf
     default_pod(object, namespace, config, gates, lookup);
 }
 
-/// Gates a pod that is queued itself: a new one, or one that was stored while no webhook answered.
+/// Gates a pod that is queued itself: a new one, or one that was stored while no webhook was
+/// available.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     held::undo_pod(object);
     let mut queue = label(object, labels::QUEUE_NAME).to_owned();
@@ -161,7 +162,8 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
 }
 
 /// Puts the pods of a StatefulSet into one group. The template carries the group's name unless no
-/// webhook answered when the set was created: the API server's policy cannot compute that name.
+/// webhook was available when the set was created, because the API server's policy cannot compute
+/// that name.
 fn join_set(object: &mut Value, gates: &Gates) {
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
@@ -176,7 +178,8 @@ fn join_set(object: &mut Value, gates: &Gates) {
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
                     label should be set";
 
-/// Validates a new or changed pod; pods that are not queued are ignored.
+/// Validates a new or changed pod. Of a pod that is not queued, only the managed label is
+/// validated.
 pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let names_group = |object: &Value| {
         let of = [label(object, labels::POD_GROUP_NAME), annotation(object, annotations::POD_GROUP_NAME)];
@@ -231,7 +234,8 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let Some(old) = old else { return errors };
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
-    // A pod that was stored without webhooks gets its group when it is settled.
+    // A pod that was stored without webhooks gets its group later from the controllers, in
+    // [`held::settle_pod`].
     let is_settled = before.is_none() && held::is_held(old) && !held::is_held(object);
     if before != group && !is_settled {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));

@@ -54,8 +54,8 @@ pub fn validate_cluster_queue(queue: &ClusterQueue, gates: &Gates) -> Vec<Error>
     errors
 }
 
-/// Validates a changed ClusterQueue. A stored object that violates a newer rule can still be
-/// changed otherwise.
+/// Validates a changed ClusterQueue. Other fields of a stored object that violates a newer rule can
+/// still be changed.
 pub fn validate_cluster_queue_update(new: &ClusterQueue, old: &ClusterQueue, gates: &Gates) -> Vec<Error> {
     let path = Path::new("spec");
     let spec = &new.spec;

@@ -301,8 +301,8 @@ fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, nam
     errors
 }
 
-/// Validates that reclaimable pods do not decrease, unless the pod set has shrunk below the
-/// admitted count.
+/// Validates that reclaimable pods do not decrease, unless the pod set of an elastic workload has
+/// shrunk below the admitted count.
 fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: bool) -> Vec<Error> {
     let list = |workload: &Workload| workload.status.as_ref().map(|s| s.reclaimable_pods.clone()).unwrap_or_default();
     let after = list(new);

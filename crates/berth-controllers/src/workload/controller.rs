@@ -4,19 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::reasons::{eviction, pods_ready};
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::reconcile::{only_reports_admissible, reconcile};
+use super::status;
 use crate::conditions;
 use crate::configuration::Config;
+use crate::cool_down::controller::CoolDowns;
+use crate::cool_down::{Failure, not_started};
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
 use crate::metrics::Metrics;
-use crate::plan::Plan;
+use crate::plan::{Plan, Step};
 use crate::scheduler::{RegisteredScheduler, Writes};
 use crate::stores::Stores;
 
@@ -41,6 +45,7 @@ pub(crate) fn install(
         gates: config.gates(),
         stores: stores.clone(),
         executor,
+        cool_downs: CoolDowns::new(manager, config, stores),
         clock: manager.clock(),
         decided: scheduler.writes.clone(),
         admissible_since: Mutex::default(),
@@ -103,6 +108,7 @@ struct WorkloadReconciler {
     gates: Gates,
     stores: Stores,
     executor: Executor<Workload>,
+    cool_downs: CoolDowns,
     clock: Clock,
     decided: Writes,
     /// Workloads that are admissible again but not yet reported as such, with the time of that
@@ -134,6 +140,25 @@ impl WorkloadReconciler {
     }
 }
 
+/// The failure of the workload's flavors, if the plan evicts it because its pods did not start in
+/// time.
+fn timed_out(workload: &Workload, plan: &Plan<Workload>) -> Option<Failure> {
+    let evicted = |workload: &Workload| {
+        let evicted = status::true_condition(workload, conditions::EVICTED).cloned();
+        evicted.filter(|evicted| evicted.reason == eviction::PODS_READY_TIMEOUT)
+    };
+    let recovers = status::condition(workload, conditions::PODS_READY)
+        .is_some_and(|condition| condition.reason == pods_ready::WAIT_FOR_RECOVERY);
+    if recovers || evicted(workload).is_some() {
+        return None;
+    }
+    let after = plan.steps.iter().find_map(|step| match step {
+        Step::PatchStatus(after) => evicted(after),
+        _ => None,
+    })?;
+    Some(not_started(workload, &after.message))
+}
+
 impl Reconciler for WorkloadReconciler {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else {
@@ -144,6 +169,11 @@ impl Reconciler for WorkloadReconciler {
         let plan = reconcile(context, &workload);
         if let Some(pause) = self.reporting_delay(&key, &workload, &plan) {
             return Ok(Action::After(pause));
+        }
+        if self.cool_downs.is_on()
+            && let Some(failure) = timed_out(&workload, &plan)
+        {
+            self.cool_downs.record(&failure).await?;
         }
         self.executor.carry_out(Some(&workload), plan).await
     }

@@ -21,6 +21,7 @@ use super::status::{self, Eviction};
 use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
 use crate::configuration::WaitForPodsReady;
+use crate::cool_down;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{NewEvent, Plan, Step};
@@ -532,13 +533,26 @@ impl Reconcile<'_> {
             }
             return true;
         }
-        let delay = backoff(&config, next);
+        let mut delay = backoff(&config, next);
+        if cause == pods_ready::WAIT_FOR_START && self.can_use_another_flavor() {
+            delay = Duration::ZERO;
+        }
         if let Ok(at) = self.context.now.checked_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX)) {
             status::set_requeue_state(&mut self.workload, at, true);
         }
         let key = berth_runtime::ObjectKey::of(&self.workload);
         self.evict(eviction::PODS_READY_TIMEOUT, cause, &format!("Exceeded the PodsReady timeout {key}"));
         true
+    }
+
+    /// True if cool-down is on, and the workload's queue has another flavor than those on which its
+    /// pods did not start.
+    fn can_use_another_flavor(&self) -> bool {
+        let stores = self.context.stores;
+        let is_cooling = |name: &str| stores.flavor(name).is_none_or(|flavor| cool_down::until(&flavor).is_some());
+        let failed = cool_down::not_started(&self.workload, "").flavors;
+        self.context.config.flavor_cool_down.is_some()
+            && self.cluster_queue().is_some_and(|queue| cool_down::has_alternative(&queue, &failed, is_cooling))
     }
 
     // -- workloads without quota ------------------------------------------------------------------

@@ -157,7 +157,7 @@ fn pods_not_ready_in_time_cause_evictions_with_growing_backoff() {
     assert_eq!(text_of(&after, "Evicted"), None);
 }
 
-/// §20.2, §20.3.
+/// Semantics §20.2 and §20.3.
 #[test]
 fn pods_that_were_ready_before_have_the_recovery_timeout() {
     let stores = stores("blue");
@@ -173,7 +173,7 @@ fn pods_that_were_ready_before_have_the_recovery_timeout() {
     assert_eq!((plan.steps.len(), plan.requeue_after), (0, None));
 }
 
-/// §21.1, §21.2.
+/// Semantics §21.1 and §21.2.
 #[test]
 fn a_workload_at_its_maximum_execution_time_is_deactivated_step_by_step() {
     let stores = stores("blue");
@@ -272,7 +272,8 @@ fn an_evicted_workload_is_requeued_after_its_cause_ends() {
     }
 }
 
-/// §22: of several reasons for missing quota, the reason that must be resolved first is reported.
+/// Semantics §22: of several reasons for missing quota, the reason that must be resolved first is
+/// reported.
 #[test]
 fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     let bare = Stores::by_hand();
@@ -287,7 +288,7 @@ fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: LocalQueue lq is inactive"));
     bare.local_queues.observe(local("None", "2"));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: ClusterQueue cq doesn't exist"));
-    // A queue that is not active yet.
+    // The queue is not active yet.
     bare.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
         "metadata": {"name": "cq"}, "spec": {}})));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: ClusterQueue cq is inactive"));

@@ -68,7 +68,7 @@ async fn workload_of(cluster: &Cluster, version: &str, name: &str, job: &Value) 
     for label in ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"] {
         queued["metadata"]["labels"].as_object_mut().map(|labels| labels.remove(label));
     }
-    // The same template without defaults, as another client may have written it.
+    // With the older version, the template has no defaults, as another client may have written it.
     if old {
         let container = queued["spec"]["containers"][0].as_object_mut().unwrap();
         for field in ["imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"] {

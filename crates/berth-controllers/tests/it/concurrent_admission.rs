@@ -85,7 +85,7 @@ async fn a_job_starts_on_the_flavor_with_quota_and_moves_to_the_preferred_one_la
     assert_eq!(condition(&variant(&cluster, "spot").await, "Evicted"), "True/FlavorMigration");
     let stopped = cluster.get("batch/v1", "Job", Some("team"), "train").await;
     assert_eq!(stopped["spec"]["suspend"], true);
-    // Its pods have not ended yet.
+    // The pods of the stopped job have not ended yet.
     assert_eq!(condition(&variant(&cluster, "reserved").await, "Admitted"), "False/NoReservation");
     cluster.patch_status(&job, json!({"status": {"active": 0, "ready": 0}})).await;
     cluster.pass(5).await;

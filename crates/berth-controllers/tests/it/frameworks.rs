@@ -252,7 +252,7 @@ async fn a_train_job_requests_what_its_runtime_defines_and_its_job_set_is_not_qu
     cluster.create(child).await;
     cluster.pass(2).await;
     assert_eq!(cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await.len(), 1);
-    // Its pods exist, so a change of the runtime affects later jobs only.
+    // The job's pods exist, so a change to the runtime affects later jobs only.
     let more = json!({"name": "node", "image": "other", "resources": {"requests": {"cpu": "2"}}});
     let mut edited = runtime["spec"].clone();
     *edited.pointer_mut("/template/spec/replicatedJobs/0/template/spec/template/spec/containers/0").unwrap() = more;

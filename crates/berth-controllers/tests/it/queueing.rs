@@ -425,7 +425,7 @@ async fn a_pending_job_that_becomes_part_of_another_or_leaves_its_queue_loses_it
     assert_eq!(cluster.workload_of("team", "child").await, Value::Null);
     assert_eq!(cluster.workload_of("team", "leaver").await, Value::Null);
     says(&cluster, "child", "DeletedWorkload", "the job is part of Job running").await;
-    says(&cluster, "leaver", "DeletedWorkload", "the job names no queue").await;
+    says(&cluster, "leaver", "DeletedWorkload", "the job has no queue name").await;
     assert!(!cluster.workload_of("team", "by-hand").await.is_null(), "it was created by hand");
     // A job that runs on its own quota keeps it until it ends, even if it becomes part of another
     // job.

@@ -5,7 +5,7 @@ use berth_controllers::Config;
 use berth_controllers::webhooks::{Request, Webhooks};
 use serde_json::{Map, Value, json};
 
-/// Pairs of forms per object.
+/// Number of pairs of forms that are compared per object.
 const PAIRS: u64 = 300;
 
 /// One of the forms in which clients write an object. Each string that begins with `?` represents
@@ -79,7 +79,8 @@ fn workload(version: &str, template: &Value) -> Value {
     })
 }
 
-/// Group, resource and form of an object, and a path with another value, a change that is rejected.
+/// For each object: its group, resource and form, and a change that is rejected, as a path and a
+/// new value.
 fn objects() -> Vec<(&'static str, &'static str, Value, &'static str, Value)> {
     const FIRST: &str = "/spec/podSets/0/template/spec/containers/0/resources/requests/cpu";
     let template = template();

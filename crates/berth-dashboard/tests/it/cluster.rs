@@ -123,7 +123,7 @@ async fn pages_show_quota_order_and_reasons() {
     assert!(shown.contains("Admitted 3 cpu of default"), "{shown}");
     assert!(shown.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{shown}");
 
-    // By the job's name. The page has the text of `berth explain`.
+    // The page of a workload, requested by the name of its job, has the text of `berth explain`.
     let path = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/three/explanation";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
     let explained: Value = embedded.admin_client().request(request).await.expect("an explanation");
@@ -146,7 +146,7 @@ async fn pages_show_quota_order_and_reasons() {
     );
     assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
 
-    // A workload in no queue has the same reason as in other explanations.
+    // A workload that is not in a queue has the same reason as in other explanations.
     let doors = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
         "metadata": {"name": "shut", "namespace": "default"}, "spec": {"clusterQueue": "blue", "stopPolicy": "Hold"}});
     create(&embedded.admin_client(), doors).await;
@@ -155,7 +155,7 @@ async fn pages_show_quota_order_and_reasons() {
     create(&embedded.admin_client(), held).await;
     pages.clock.sleep(Duration::from_secs(2)).await;
     let shown = without_markup(&get(&pages, "/workloads/default/held").await);
-    assert!(shown.contains("waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy)"), "{shown}");
+    assert!(shown.contains("is not in a queue: its LocalQueue shut is stopped (spec.stopPolicy)"), "{shown}");
 
     let none = ask(&pages, Method::GET, "/workloads/default/none", "localhost").await;
     assert_eq!(none.status(), StatusCode::NOT_FOUND);
@@ -222,7 +222,7 @@ async fn missing_rights_are_reported_on_the_page() {
         assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
         assert!(refused.body().contains("You may not read this: "), "{path}: {}", refused.body());
     }
-    // With some of the rights, a part of the page is shown.
+    // With some of the permissions, a part of the page is shown.
     let rules = json!([{"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "list"]}]);
     let rbac = "rbac.authorization.k8s.io";
     create(

@@ -208,11 +208,15 @@ async fn only_read_requests_for_this_machine_are_accepted() {
 async fn an_api_that_fails_or_never_responds_is_reported() {
     let odd = dashboard(client(|_| json!({"items": "none"})), clock());
     let page = ask(&odd, Method::GET, "/", "localhost").await;
-    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("did not answer"), "{}", page.body());
+    assert!(
+        page.status() == StatusCode::BAD_GATEWAY && page.body().contains("sent no valid response"),
+        "{}",
+        page.body()
+    );
     let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let silent = dashboard(Client::new(silent, "default"), clock());
     let page = ask(&silent, Method::GET, "/workloads/team/job", "localhost").await;
-    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("no answer within"), "{}", page.body());
+    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("no response within"), "{}", page.body());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Streams of the programs in pods: connects the API server to the runtimes of the nodes.
 //!
 //! Nodes with a runtime run real programs. The pods of all other nodes are simulated and have no
-//! program. Requests for one are rejected, unless the pod has a scripted answer ([`simulated`]).
+//! program. Requests for one are rejected, unless the pod has a scripted response ([`simulated`]).
 
 mod run;
 mod simulated;

@@ -19,7 +19,8 @@ fn status_of<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
     all.find(|status| status["name"] == name)
 }
 
-/// The run with this ID (`berth://UID_NAME_ATTEMPT`); without an ID, the run of that number.
+/// The run with the ID `shown` (`berth://UID_NAME_ATTEMPT`); without such an ID, the run with
+/// number `attempt`.
 fn id(pod: &Value, name: &str, shown: &Value, attempt: u64) -> ContainerId {
     let shown = shown.as_str().and_then(|id| id.rsplit_once('_')).and_then(|(_, attempt)| attempt.parse().ok());
     let attempt = shown.unwrap_or(u32::try_from(attempt).unwrap_or(u32::MAX));
@@ -36,7 +37,8 @@ pub(super) fn running(pod: &Value, name: &str) -> Result<ContainerId, Status> {
     Ok(id(pod, name, &status["containerID"], status["restartCount"].as_u64().unwrap_or(0)))
 }
 
-/// The run whose log is requested: the current one, or the previous one.
+/// The run whose log is requested: the current one, or the previous one if `previous` is true or
+/// the current one did not start.
 ///
 /// # Errors
 /// 400 if that run does not exist.

@@ -26,10 +26,10 @@ pub(super) fn refusal(what: &str, pod: &Value) -> Status {
     ))
 }
 
-/// The scripted answer of a pod to any command.
+/// The scripted response of a pod to any command.
 ///
 /// # Errors
-/// 400 without such an answer, or with a malformed one; 500 if the container does not run.
+/// 400 without such a response, or with a malformed response; 500 if the container does not run.
 pub(super) fn exec(pod: &Value, container: &str) -> Result<Command, Status> {
     let annotation = |name: &str| pod["metadata"]["annotations"][name].as_str().map(str::to_owned);
     let (output, code) = (annotation(EXEC_OUTPUT_ANNOTATION), annotation(EXEC_EXIT_CODE_ANNOTATION));
@@ -46,7 +46,7 @@ pub(super) fn exec(pod: &Value, container: &str) -> Result<Command, Status> {
     Ok(Box::new(move |io| {
         async move {
             if let Some(mut stdout) = io.stdout {
-                // A client that has disconnected misses the answer.
+                // A client that has disconnected does not receive the response.
                 let _ = stdout.write_all(output.as_bytes()).await;
                 let _ = stdout.shutdown().await;
             }

@@ -96,8 +96,8 @@ async fn an_invalid_cluster_queue_is_rejected_with_its_field_and_not_stored() {
 
     let quota = |quota: Value| queue("bad", json!({"resourceGroups": [group(&["cpu"], "f", quota)]}));
     let negative = create(&client, QUEUES, &quota(json!({"nominalQuota": -1}))).await;
-    // In a real cluster a webhook rejects this. Clients check for its code, so code and message
-    // are the same here.
+    // If Kueue is installed, its webhook rejects this object. Clients check for the code of that
+    // rejection, so code and message are the same here.
     assert_status(&negative, 403, "Forbidden", "admission webhook \"vclusterqueue.kb.io\" denied the request: spec");
     assert_status(&negative, 403, "Forbidden", "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota");
 
@@ -196,7 +196,7 @@ async fn a_job_that_cannot_run_stays_suspended_and_its_workload_has_the_reason()
     let missing = submit(&client, "blue", "lost", "nowhere", "1").await;
     assert!(message(&missing).contains("LocalQueue nowhere doesn't exist"), "{missing}");
     let events = get(&client, "/api/v1/namespaces/blue/events").await.body.to_string();
-    assert!(events.contains("LocalQueue nowhere doesn't exist"), "an event says so, too: {events}");
+    assert!(events.contains("LocalQueue nowhere doesn't exist"), "an event reports it too: {events}");
 
     let other = submit(&client, "green", "foreign", "main", "1").await;
     assert!(message(&other).contains("namespace doesn't match ClusterQueue selector"), "{other}");

@@ -5,6 +5,7 @@ mod election;
 mod jobsets;
 mod local_queues;
 mod metrics;
+mod ray_clusters;
 mod takeover;
 mod tenants;
 mod visibility;

@@ -34,7 +34,7 @@ async fn cluster() -> Embedded {
     create(&client, pod("half", json!({}))).await;
     create(&client, pod("full", json!({"berth.dev/cpu-usage": "100%", "berth.dev/memory-usage": "200Mi"}))).await;
     for _ in 0..120 {
-        let list = get(&client, "/pods").await.expect("an answer");
+        let list = get(&client, "/pods").await.expect("a response");
         if list["items"].as_array().unwrap().len() == 2 {
             return embedded;
         }

@@ -53,7 +53,7 @@ impl World {
         let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"});
         file.as_object_mut().expect("an object").extend(configuration.as_object().expect("an object").clone());
         let mut options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), Some(file));
-        // The controllers have only the rights of an installation, like a separate process.
+        // The controllers have only the permissions of an installation, like a separate process.
         options.apart = true;
         let reviews_fail = Arc::new(AtomicBool::new(false));
         let fails = reviews_fail.clone();
@@ -139,7 +139,7 @@ async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
 /// The fields that contain a mark of the other tenant; `[]` represents each item of a list.
 fn marks(value: &Value) -> BTreeSet<String> {
     fn is_marked(text: &str) -> bool {
-        // As a whole number: a UID may contain the same digits.
+        // A priority is searched as a whole number, because a UID may contain the same digits.
         let is_priority = |part: &str| PRIORITIES.contains(&part);
         text.contains(NAME) || text.split(|it: char| !it.is_ascii_alphanumeric()).any(is_priority)
     }
@@ -236,7 +236,7 @@ async fn a_tenant_sees_counts_and_amounts_of_another_tenant_but_no_names() {
     let fields = ["aheadWithheld", "candidatesWithheld", "holdersWithheld", "victimsWithheld", "withheld"];
     assert_eq!(withheld(&seen), set(&fields), "{seen:#}");
     assert_eq!(seen["withheld"]["reason"], "NotAllowed");
-    // Only names of the other tenant are withheld; its own are present.
+    // Only names of the other tenant are withheld; names of the reader's own workloads are present.
     let length = |list: &Value| list.as_array().map_or(0, Vec::len) as u64;
     let sum =
         |groups: &Value| groups.as_array().into_iter().flatten().filter_map(|it| it["workloads"].as_u64()).sum::<u64>();
@@ -438,10 +438,10 @@ async fn holders_of_a_queue_are_named_for_users_that_may_list_them() {
         "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "berth-holders-viewer-role"}, "subjects": subjects}))
         .await;
     let path = "/apis/explain.berth.dev/v1alpha1/clusterqueues/shared/holders";
-    let whole = ask(&world.admin, path).await.expect("an answer");
+    let whole = ask(&world.admin, path).await.expect("a response");
     assert_eq!((whole["items"].as_array().map(Vec::len), withheld(&whole)), (Some(2), set(&[])), "{whole:#}");
     assert!(marks(&whole).contains("items[].metadata.ownerReferences[].name"), "{whole:#}");
-    let seen = ask(&world.user("blue"), path).await.expect("an answer");
+    let seen = ask(&world.user("blue"), path).await.expect("a response");
     assert_eq!((marks(&seen), &seen["total"]), (set(&[]), &json!(2)), "{seen:#}");
     assert_eq!(seen["items"].as_array().map(Vec::len), Some(1), "its own: {seen:#}");
     let expected = json!({"reason": "NotAllowed", "message": seen["withheld"]["message"], "workloads": 1,

@@ -66,7 +66,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
             })
             .collect()
     };
-    let all = ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await.expect("an answer");
+    let all = ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await.expect("a response");
     assert_eq!(all["kind"], "PendingWorkloadsSummary");
     let expected = [("three", 100, 0, 0), ("one", 0, 1, 0), ("two", 0, 2, 1)];
     assert_eq!(seen(&all), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
@@ -107,7 +107,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
 
     // The holders of the cluster queue's quota.
     let holders = "/apis/explain.berth.dev/v1alpha1/clusterqueues/cq/holders";
-    assert_eq!(ask(&client, holders).await.expect("an answer")["total"], 0);
+    assert_eq!(ask(&client, holders).await.expect("a response")["total"], 0);
     let flavors = json!([{"coveredResources": ["cpu"], "flavors": [
         {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 2}]}]}]);
     let path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/cq";
@@ -115,7 +115,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     let request = http::Request::patch(path).header("content-type", "application/merge-patch+json");
     let _: Value = client.request(request.body(patch).unwrap()).await.expect("patched");
     clock.sleep(Duration::from_secs(5)).await;
-    let held = ask(&client, &format!("{holders}?limit=1")).await.expect("an answer");
+    let held = ask(&client, &format!("{holders}?limit=1")).await.expect("a response");
     assert_eq!((&held["total"], held["items"].as_array().map(Vec::len)), (&json!(2), Some(1)), "{held:#}");
     // Both reserved quota in the same second, so they are ordered by name.
     let first = &held["items"][0];

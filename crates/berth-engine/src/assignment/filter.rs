@@ -49,6 +49,9 @@ pub(crate) fn reject(
     let Some(object) = world.flavor(flavor) else {
         return Some(Rejection::Unsuitable(Finding::FlavorNotFound { flavor: name.clone() }));
     };
+    if let Some(text) = &object.cool_down {
+        return Some(Rejection::Unsuitable(Finding::CoolingDown { flavor: name.clone(), text: text.clone() }));
+    }
     for set in sets {
         if world.config.gates.topology_aware_scheduling
             && let Some(problem) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object)
@@ -91,7 +94,8 @@ fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
 fn matches_affinity(affinity: &NodeAffinity, labels: &Labels) -> bool {
     let Some(terms) = &affinity.required else { return true };
     let known = |requirement: &&Requirement| labels.contains_key(&requirement.key);
-    // A term without any relevant expression excludes no flavor: some node of the flavor may match.
+    // A term without any relevant expression does not exclude a flavor, because some node of the
+    // flavor may match.
     if terms.iter().any(|term| !term.expressions.iter().any(|requirement| labels.contains_key(&requirement.key))) {
         return true;
     }

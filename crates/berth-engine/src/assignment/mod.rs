@@ -39,9 +39,9 @@ pub(crate) struct AssignmentRequest {
     pub pinned: Option<Pins>,
     /// The elastic slice that the workload replaces. Its quota counts as free (§13.2).
     pub replaced: Option<WorkloadId>,
-    /// Use the flavors of the admission that the workload holds instead of searching (§8.2).
+    /// True to use the flavors of the admission that the workload holds, without a search (§8.2).
     pub second_pass: bool,
-    /// Start at the flavor where the last search ended (§8.12).
+    /// True to start at the flavor at which the last search ended (§8.12).
     pub resume: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct FlavorChoice {
 }
 
 impl PodSetOutcome {
-    /// How well this pod set is served: the worst over its resources.
+    /// The assignment mode of this pod set: the worst mode of its resources.
     pub fn mode(&self) -> AssignmentMode {
         if self.error.is_some() {
             return AssignmentMode::NoFit;
@@ -121,7 +121,7 @@ impl PodSetOutcome {
 }
 
 impl Assignment {
-    /// How well the workload is served: the worst over its pod sets (§8.7).
+    /// The assignment mode of the workload: the worst mode of its pod sets (§8.7).
     pub fn mode(&self) -> AssignmentMode {
         let worst = self.pod_sets.iter().map(PodSetOutcome::mode).min().unwrap_or(AssignmentMode::NoFit);
         if self.deferred && worst == AssignmentMode::Fit { AssignmentMode::DeferredFit } else { worst }

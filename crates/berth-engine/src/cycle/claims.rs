@@ -1,8 +1,8 @@
 //! Claims of a cycle's earlier entries: their victims, and the capacity that those will release.
 //!
 //! Victims keep their quota until the cycle ends (§5.7). Only the check whether an entry fits
-//! assumes that they have left. That assumed usage is maintained beside the real usage, so that the
-//! cost of a check does not grow with the number of victims.
+//! assumes that they have left. That assumed usage is maintained separately from the real usage, so
+//! that the cost of a check does not grow with the number of victims.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -40,9 +40,9 @@ pub(crate) use parts::Parts;
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
-    /// The entry waits for preemptions that it started (§3.4).
+    /// True if the entry waits for preemptions that it started (§3.4).
     pub is_preemptor: bool,
-    /// The entry holds quota already. Only its topology is computed (§17.6).
+    /// True if the entry holds quota already. Only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
     pub requested: Arc<[RequestedPodSet]>,
@@ -188,8 +188,8 @@ fn decide(
                 entries.push(entry);
             }
         }
-        // Entries whose outcome no ordering can change, and that affect no other entry, are
-        // settled now.
+        // Entries whose outcome no ordering can change, and that affect no other entry, are decided
+        // now.
         let no_entry_acts = process::no_entry_acts(world, &entries[..first], &entries[first..]);
         let is_done = |entry: &mut Box<Entry>| no_entry_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
@@ -216,7 +216,7 @@ fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -
     due.collect()
 }
 
-/// Nominates an entry. False if the entry takes no further part in the cycle.
+/// Nominates an entry. Returns false if the entry drops out of the cycle.
 fn consider(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -235,8 +235,8 @@ fn consider(
     false
 }
 
-/// Carries out an entry's outcome: counts the admission, or puts the workload back (§5.10). True
-/// if the next cycle may decide something that this one could not.
+/// Carries out an entry's outcome: counts the admission, evicts a workload that lost nodes, or puts
+/// the workload back (§5.10). True if the next cycle may decide something that this one could not.
 fn conclude(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -297,7 +297,7 @@ pub(crate) fn put_back(
     let issued = !victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
     // The workload has found its flavors and waits for other workloads to leave or to be ready. Its
-    // next search starts with the same flavors.
+    // next search starts at the first flavor, so that it considers these flavors again.
     let found = matches!(cause, WaitCause::Migrating { .. } | WaitCause::PodsNotReady);
     let cleared = issued || found || entry.assignment.deferred || cause.is_preemption_gated() || !keeps_scan;
     record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
@@ -335,10 +335,10 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     pending_queues.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    // The computed usage is what the workload takes, unless it already holds a part of that.
+    // The workload takes the computed usage, unless it already holds a part of it.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
-        // No other entry refers to them: they are moved, not copied.
+        // No other entry refers to the usage and the places, so they are moved instead of copied.
         entry.net_places = None;
         (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
     });

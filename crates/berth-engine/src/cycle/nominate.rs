@@ -86,7 +86,7 @@ pub(crate) fn replaced_slice(world: &World, entry: &Entry) -> Option<WorkloadId>
     (holding.queue == entry.queue && !world.record(id).facts.finished).then_some(id)
 }
 
-/// The best assignment, with the preemption targets it needs (§5.5). With pins, only nominated
+/// The best assignment, with the preemption targets it needs (§5.5). With pins, only the pinned
 /// flavors are considered and the search starts at the first flavor.
 pub(crate) fn assign(
     world: &mut World,

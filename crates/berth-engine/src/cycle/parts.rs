@@ -28,7 +28,7 @@ pub(crate) struct Parts {
     roots: u64,
     /// True once a workload was decided.
     pub has_decided: bool,
-    /// True once a workload was admitted or evicted.
+    /// True once a part of the cycle was a success; see `CycleOutcome::is_success`.
     pub succeeded: bool,
     /// True once the next cycle may decide something that this one could not.
     pub progress: bool,

@@ -139,7 +139,8 @@ fn process(
         }
         return Turn::Waits(WaitCause::NoLongerFits);
     }
-    // Computed before the claim: the record shows the usage that the decision was based on.
+    // The victims are recorded before they are claimed, so that the record shows the usage on which
+    // the decision was based.
     let victims = (mode == AssignmentMode::Preempt).then(|| victims(world, entry, &usage));
     claims.claim(world, &entry.targets);
     claims.add_usage(world, node, &usage, &places);

@@ -87,7 +87,7 @@ impl Tournament {
                 self.brackets.insert(node, Bracket::new(children.collect()));
             }
         }
-        // From the queues upwards, so that each match is played once.
+        // The brackets are filled from the queues upwards, so that each match is played once.
         let mut upwards: Vec<NodeId> = involved.into_iter().filter(|node| *node != root).collect();
         upwards.sort_by_cached_key(|node| std::cmp::Reverse(world.tree.path_to_root(*node).count()));
         for node in upwards {

@@ -37,7 +37,7 @@ impl PodSetConsidered {
     }
 }
 
-/// How well a flavor, a pod set or a workload can be served, worst to best.
+/// The assignment mode of a flavor, a pod set or a workload, worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AssignmentMode {
     /// Does not fit.
@@ -67,7 +67,7 @@ impl AssignmentMode {
 pub struct FlavorAttempt {
     /// Flavor.
     pub flavor: Name,
-    /// How well the flavor serves the pod set.
+    /// The assignment mode of the flavor for the pod set.
     pub mode: AssignmentMode,
     /// Kind of preemption it would need.
     pub preemption: PreemptionMode,
@@ -106,6 +106,13 @@ pub enum Finding {
     FlavorNotFound {
         /// The flavor.
         flavor: Name,
+    },
+    /// The flavor gets no workloads for a while, because its capacity failed recently.
+    CoolingDown {
+        /// The flavor.
+        flavor: Name,
+        /// Until when, and why.
+        text: Name,
     },
     /// Neither the pods nor the flavor tolerate one of the flavor's taints.
     UntoleratedTaint {
@@ -218,7 +225,7 @@ pub enum TopologyProblem {
         /// `required` or `preferred`.
         mode: &'static str,
     },
-    /// The topology has no such level.
+    /// The level is not a level of the topology.
     NoSuchLevel {
         /// The requested level.
         level: Name,
@@ -326,7 +333,7 @@ pub struct LevelCapacity {
 /// Why a lowest domain cannot take a single pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// The domain is outside the domain that replacement pods must stay in.
+    /// The domain is outside the domain in which replacement pods must stay.
     OtherDomain,
     /// The domain's node's taint is not tolerated.
     Taint(Taint),

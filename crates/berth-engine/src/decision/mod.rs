@@ -53,7 +53,8 @@ pub struct CycleOutcome {
 }
 
 impl CycleOutcome {
-    /// True if a workload was admitted or evicted in this outcome.
+    /// True if a decision of this outcome admits a workload, or evicts one for which no other
+    /// workload needs the quota. Preemptions do not count.
     pub(crate) fn is_success(&self) -> bool {
         self.decisions.iter().any(|decision| matches!(decision.verdict, Verdict::Admit(_) | Verdict::Evict(_)))
     }
@@ -62,9 +63,10 @@ impl CycleOutcome {
 /// Result of a cycle (§5.12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CycleResult {
-    /// At least one workload was admitted or evicted.
+    /// At least one workload was admitted, or evicted although no other workload needs its quota.
+    /// Preemptions do not count.
     Success,
-    /// No workload was admitted or evicted.
+    /// The cycle decided, but without such a success.
     Inadmissible,
 }
 
@@ -96,7 +98,7 @@ pub enum Verdict {
     /// fails.
     Admit(Admit),
     /// Evict these victims, then show why the workload still waits. The engine keeps the victims'
-    /// quota counted until their objects say it was released.
+    /// quota counted until their objects show its release.
     Preempt {
         /// Workloads to evict.
         victims: Vec<Victim>,

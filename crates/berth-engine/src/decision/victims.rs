@@ -59,7 +59,7 @@ pub struct Balance {
     pub name: Name,
     /// True for a cohort.
     pub is_cohort: bool,
-    /// Quotas that the preemptor requests.
+    /// The change of each quota of which the preemptor requests an amount.
     pub quotas: Vec<QuotaChange>,
     /// Under fair sharing: the share before and after.
     pub shares: Option<(WeightedShare, WeightedShare)>,
@@ -99,11 +99,11 @@ impl Priority {
 /// Why a victim may be preempted (§9.4, §10.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PreemptionReason {
-    /// The victim has lower priority in the same queue.
+    /// The victim is in the preemptor's queue, and `withinClusterQueue` allows its preemption.
     InClusterQueue,
     /// The victim's queue borrows quota of the preemptor's queue.
     InCohortReclamation,
-    /// Fair sharing.
+    /// Fair sharing lets the preemptor take quota from the victim's queue.
     InCohortFairSharing,
     /// The victim has lower priority in a queue that borrows, and the preemptor would borrow as
     /// well.
@@ -150,8 +150,8 @@ pub enum SearchOutcome {
     NoCandidates,
     /// The workload would not fit even if every allowed candidate were preempted.
     NotEnough,
-    /// Every candidate is protected otherwise: by its priority while the preemptor borrows, by its
-    /// queue's own quota, or by shares.
+    /// Every candidate is protected in another way: by its priority while the preemptor borrows, by
+    /// its queue's own quota, or by shares.
     Protected,
 }
 
@@ -168,7 +168,7 @@ pub struct ConsideredVictim {
     pub fate: VictimFate,
 }
 
-/// Outcome of a search for victims for one candidate.
+/// What a search for victims decided about one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VictimFate {
     /// The candidate is one of the victims.
@@ -183,8 +183,8 @@ pub enum VictimFate {
     OnlyWithoutBorrowing,
     /// When its turn came, its queue or a cohort above it used no more than its own quota (§9.7).
     WithinNominal,
-    /// The candidate's queue's share does not exceed the preemptor's enough for fair sharing to
-    /// take from it (§10.7).
+    /// The share of the candidate's queue is not large enough, compared with the preemptor's share,
+    /// for fair sharing to take quota from that queue (§10.7).
     ShareTooSmall,
 }
 

@@ -51,9 +51,9 @@ pub enum WaitCause {
         /// Problem of the object, as reported when the object was read.
         problem: String,
     },
-    /// No flavor can take it.
+    /// No flavor can take the workload.
     NoFit {
-        /// The least severe reason over the flavors.
+        /// The least severe of the flavors' reasons.
         reason: PendingReason,
     },
     /// The workload needs preemption and has no preemption candidates.
@@ -83,7 +83,7 @@ pub enum WaitCause {
     BetterSiblingAdmitted,
     /// The workload would migrate to a flavor below the last one that its queue accepts (§23).
     BelowLastAcceptableFlavor,
-    /// A cause that a recorded case prescribes.
+    /// A cause that a test case recorded from Kueue prescribes.
     #[cfg(feature = "lab")]
     Prescribed {
         /// The reason to show.
@@ -185,7 +185,7 @@ pub enum RequeueReason {
     /// No specific reason.
     #[default]
     Generic,
-    /// Nominated, but neither admitted nor preempting.
+    /// The workload was nominated, but it was not admitted and evicts no victims.
     FailedAfterNomination,
     /// The workload's namespace is not selected by the queue.
     NamespaceMismatch,
@@ -197,7 +197,7 @@ pub enum RequeueReason {
     PreemptionFailed,
     /// The workload's preemption gate is closed.
     PreemptionGated,
-    /// No flavor can take it.
+    /// No flavor can take the workload.
     NoFit,
     /// The workload needs preemption and has no preemption candidates.
     PreemptionNoCandidates,

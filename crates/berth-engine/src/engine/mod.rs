@@ -26,7 +26,8 @@ use crate::world::World;
 /// under a millisecond, unless some head searches for victims among many candidates.
 pub const HEADS_PER_PART: usize = 64;
 
-/// Objects whose status figures may have changed by an event or a cycle, apart from its decisions.
+/// Objects whose status may have changed because of an event or a cycle, apart from the cycle's
+/// decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
@@ -52,7 +53,7 @@ impl Engine {
         Engine { world: World::new(config), pending_queues: PendingQueues::default(), parts: Parts::default() }
     }
 
-    /// The configuration with which it was made.
+    /// The configuration with which the engine was created.
     pub fn config(&self) -> &EngineConfig {
         &self.world.config
     }
@@ -252,23 +253,24 @@ impl Engine {
         }
     }
 
-    /// Figures of a cluster queue's status; `None` if there is no such queue.
+    /// Counts and amounts for a cluster queue's status; `None` if the queue does not exist.
     pub fn cluster_queue_status(&self, name: &str) -> Option<ClusterQueueStatus> {
         let id = *self.world.queue_ids.get(name)?;
         self.world.queue(id).spec.as_ref()?;
         Some(self.report_cluster_queue(id))
     }
 
-    /// Figures of a cluster queue for metrics; `None` if there is no such queue. The cost grows
-    /// with the number of equivalence classes that wait, not with the number of workloads.
+    /// Counts and amounts of a cluster queue for metrics; `None` if the queue does not exist. The
+    /// cost grows with the number of equivalence classes that wait, not with the number of
+    /// workloads.
     pub fn cluster_queue_figures(&self, name: &str) -> Option<ClusterQueueFigures> {
         let id = *self.world.queue_ids.get(name)?;
         self.world.queue(id).spec.as_ref()?;
         Some(self.report_cluster_queue_figures(id))
     }
 
-    /// Figures of every cohort for metrics, by name. The cost grows with the number of cluster
-    /// queues and of cohorts above them.
+    /// Counts and amounts of every cohort for metrics, by name. The cost grows with the number of
+    /// cluster queues and of cohorts above them.
     pub fn cohort_figures(&self) -> Vec<CohortFigures> {
         self.report_cohorts()
     }
@@ -280,14 +282,15 @@ impl Engine {
         path.map(|node| self.world.tree.node(node).name.clone()).collect()
     }
 
-    /// Figures of a local queue's status; `None` if there is no such queue.
+    /// Counts and amounts for a local queue's status; `None` if the queue does not exist.
     pub fn local_queue_status(&self, namespace: &str, name: &str) -> Option<LocalQueueStatus> {
         let id = *self.world.local_ids.get(&(Name::from(namespace), Name::from(name)))?;
         self.world.local(id).spec.as_ref()?;
         Some(self.report_local_queue(id))
     }
 
-    /// Figures of a cohort's status; `None` if neither an object nor a queue names it.
+    /// Counts and amounts for a cohort's status; `None` if neither a Cohort nor a queue has this
+    /// name.
     pub fn cohort_status(&self, name: &str) -> Option<CohortStatus> {
         let entry = self.world.cohorts.get(name)?;
         if entry.spec.is_none() && self.world.tree.node(entry.node).children.is_empty() {
@@ -323,7 +326,7 @@ impl Engine {
     }
 
     /// Part of the workloads that hold quota of a cluster queue, longest-holding first, and their
-    /// total number. `None` if there is no such queue. Reads every holder, and sorts only those
+    /// total number. `None` if the queue does not exist. Reads every holder, and sorts only those
     /// that it returns.
     pub fn holders_part(&self, cluster_queue: &str, part: Range<usize>) -> Option<(Vec<QuotaHolder>, usize)> {
         let id = *self.world.queue_ids.get(cluster_queue)?;

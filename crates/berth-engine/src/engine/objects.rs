@@ -26,8 +26,8 @@ impl Engine {
         let strategy_changed = before
             .as_ref()
             .is_none_or(|old| old.strategy != spec.strategy || old.admission_scope != spec.admission_scope);
-        // The order of the heap may depend on the scope, so every workload is removed before the
-        // scope changes.
+        // The order of the heap may depend on the admission scope, so every workload is removed
+        // before the scope changes.
         let waiting: Vec<WorkloadId> = if created || strategy_changed { self.waiting_in(id) } else { Vec::new() };
         for workload in &waiting {
             self.pending_queues.take_out(&mut self.world, *workload);
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Recomputes the quota tree after a change of configuration.
+    /// Recomputes the quota tree after a change to configuration.
     pub(super) fn refresh_tree(&mut self) {
         self.world.tree.refresh();
     }

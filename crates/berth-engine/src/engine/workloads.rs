@@ -23,7 +23,7 @@ impl Engine {
                 let relevant = self.update_record(id, workload);
                 let record = self.world.record(id);
                 if let Some(holding) = record.holding.as_ref().filter(|_| record.priority != priority) {
-                    // Other workloads may preempt it now (§4.7).
+                    // Other workloads may be able to preempt this workload now (§4.7).
                     self.request_flush(holding.queue, now);
                 }
                 (id, relevant)
@@ -119,7 +119,7 @@ impl Engine {
         }
         let record = world.record_mut(id);
         if is_assumed(record) && facts.reserved_at.is_none() {
-            // An older version of the object. The reservation was decided after it.
+            // This is an older version of the object, from before the decision on the reservation.
             facts.reserved_at = record.facts.reserved_at;
         }
         if facts.evicted.is_some() || facts.admission.is_none() {
@@ -152,7 +152,7 @@ impl Engine {
         if let Some(name) = facts.admission.as_ref().map(|admission| admission.cluster_queue.clone()) {
             let admitted = facts.admitted;
             if facts.has_variants && self.world.config.gates.concurrent_admission {
-                // It runs as one of its variants, which holds the quota (§23).
+                // The workload runs as one of its variants, which holds the quota (§23).
                 hold::release(&mut self.world, id);
                 self.pending_queues.forget(&mut self.world, id);
                 return;
@@ -215,7 +215,8 @@ impl Engine {
             return;
         }
         if let Some(queue) = hold::release(&mut self.world, id) {
-            // Its penalty stays, because it is about to be admitted again with the same penalty.
+            // The workload's penalty stays, because the workload is about to be admitted again with
+            // the same penalty.
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);

@@ -131,7 +131,7 @@ pub struct EntryFacts {
     pub workload: crate::model::Workload,
     /// Level from which its assignment borrows.
     pub borrowing: u32,
-    /// The entry waits for preemptions that it started.
+    /// True if the entry waits for preemptions that it started.
     pub is_preemptor: bool,
 }
 
@@ -157,7 +157,7 @@ pub fn entry_order(config: &crate::EngineConfig, entries: &[EntryFacts]) -> Vec<
 /// Properties by which two entries are compared under fair sharing, for [`goes_before`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContenderFacts {
-    /// The entry waits for preemptions that it started.
+    /// True if the entry waits for preemptions that it started.
     pub is_preemptor: bool,
     /// Borrowed amount in thousandths of what can be lent, and weight in thousandths.
     pub share: (i64, i64),

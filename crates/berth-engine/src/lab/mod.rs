@@ -65,7 +65,7 @@ pub struct AssignOptions {
 /// An assignment, with names in place of ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentReport {
-    /// How well the workload is served.
+    /// The assignment mode of the workload.
     pub mode: AssignmentMode,
     /// Highest level borrowed from; 0 if nothing is borrowed.
     pub borrowing: u32,
@@ -154,7 +154,7 @@ impl Lab<'_> {
         (world.flavor_name(fr.flavor).clone(), world.resource_name(fr.resource).clone())
     }
 
-    /// Adds usage to a queue that no workload accounts for.
+    /// Adds usage to a queue, without a workload to which the usage belongs.
     pub fn add_usage(&mut self, queue: &str, amounts: &FlavorAmounts) {
         let amounts = self.amounts(amounts);
         if let Some(id) = self.queue(queue) {
@@ -172,7 +172,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Adds usage to a flavor's topology that no workload accounts for.
+    /// Adds usage to a flavor's topology, without a workload to which the usage belongs.
     pub fn add_places(&mut self, flavor: &Name, assignment: &TopologyAssignment, per_pod: &ResourceList) {
         let flavor = self.engine.world.flavor_id(flavor);
         let mut places = Places::default();
@@ -251,8 +251,8 @@ impl Lab<'_> {
         report
     }
 
-    /// The dominant resource share of a cohort or cluster queue, with an amount added at a cluster
-    /// queue first.
+    /// The dominant resource share that a cohort or cluster queue would have after these amounts
+    /// were added at a cluster queue.
     pub fn share_with(&mut self, node: (&str, bool), queue: &str, added: &FlavorAmounts) -> Option<WeightedShare> {
         let added = self.amounts(added);
         let target = match node {
@@ -507,8 +507,8 @@ impl Lab<'_> {
             .is_some_and(|id| world.local(world.record(id).local).ledger.penalties.contains_key(&id))
     }
 
-    /// Domains of the pods of a workload in one flavor's topology, regardless of quota. Per pod
-    /// set, or the reason why it has none. A workload with failed nodes keeps the rest of its
+    /// Domains of the pods of a workload in one flavor's topology, per pod set and regardless of
+    /// quota, or the reason why there are none. A workload with failed nodes keeps the rest of its
     /// placement. An elastic workload keeps the `earlier` slice's placement that is given, per pod
     /// set.
     pub fn place(

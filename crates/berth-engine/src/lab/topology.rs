@@ -32,7 +32,7 @@ pub struct ToPlace {
     pub pod_sets: Vec<Name>,
     /// Problem of the topology request, for the first pod set that has one.
     pub error: Option<String>,
-    /// How well the workload is served, with that problem.
+    /// The assignment mode of the workload with that problem.
     pub mode: AssignmentMode,
 }
 

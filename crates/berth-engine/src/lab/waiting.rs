@@ -10,14 +10,14 @@ use crate::ids::Name;
 use crate::model::{StopPolicy, Time, WorkloadKey};
 use crate::waiting::is_queueable;
 
-/// Why a workload waits in no queue (§4.1).
+/// Why a workload is not in a queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// The workload is finished, inactive, on hold, gated, or holds quota.
     NotQueueable,
     /// The workload's local queue does not exist or is stopped.
     NoLocalQueue,
-    /// The workload's local queue's cluster queue does not exist.
+    /// The cluster queue of the workload's local queue does not exist.
     NoClusterQueue,
 }
 
@@ -92,7 +92,7 @@ impl Lab<'_> {
         self.engine.pending_queues.get_or_insert(queue).preemptor = preemptor;
     }
 
-    /// The reason why a workload's class is inadmissible, if it is.
+    /// The reason why a workload's class is inadmissible; `None` if it is not.
     pub fn inadmissible_class_reason(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
         let class = world.record(world.workloads.id(workload)?).class;
@@ -131,7 +131,7 @@ impl Lab<'_> {
         self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.pending_queues.second_pass.awaits(id))
     }
 
-    /// Why a workload is in no place of any queue. `None` if it is in one, or does not exist.
+    /// Why a workload is not in any queue. `None` if it is in a queue, or does not exist.
     pub fn why_not_queued(&self, workload: &WorkloadKey) -> Option<NotQueued> {
         let world = &self.engine.world;
         let id = world.workloads.id(workload)?;

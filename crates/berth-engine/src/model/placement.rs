@@ -3,13 +3,15 @@
 use super::Labels;
 use crate::ids::Name;
 
-/// A label selector; a workload's namespace must match its cluster queue's.
+/// A label selector. The namespace of a workload must match the selector of the workload's cluster
+/// queue.
 ///
 /// An empty selector matches everything. A missing selector, which matches nothing, is the `None`
 /// of the `Option` around it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct LabelSelector {
-    /// All of these must hold. `matchLabels` entries are `In` requirements with one value.
+    /// Requirements, all of which must hold. `matchLabels` entries are `In` requirements with one
+    /// value.
     pub requirements: Vec<Requirement>,
 }
 
@@ -95,8 +97,8 @@ pub struct PreferredTerm {
 /// A pod's node affinity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct NodeAffinity {
-    /// At least one of these must match. `None`: the pod requires nothing. An empty list matches no
-    /// node.
+    /// Required terms, of which at least one must match. `None`: the pod requires nothing. An empty
+    /// list matches no node.
     pub required: Option<Vec<SelectorTerm>>,
     /// Preferences, used by topology placement when `TASRespectNodeAffinityPreferred` is on.
     pub preferred: Vec<PreferredTerm>,

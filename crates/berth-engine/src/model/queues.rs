@@ -129,7 +129,7 @@ pub enum FungibilityPolicy {
     TryNextFlavor,
 }
 
-/// Which of two imperfect flavors is better (§8.9).
+/// Preference between two imperfect flavors (§8.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FungibilityPreference {
     /// Prefer borrowing to preempting.
@@ -264,6 +264,8 @@ pub struct ResourceFlavor {
     pub tolerations: Vec<Toleration>,
     /// Topology of its nodes; `None` without topology-aware scheduling.
     pub topology: Option<Name>,
+    /// Why and until when the flavor gets no further workloads; `None` if it does not cool down.
+    pub cool_down: Option<Name>,
 }
 
 /// The fields of an AdmissionCheck that decisions depend on.

@@ -23,7 +23,7 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// Allocatable amounts, including `pods`.
     pub allocatable: ResourceList,
-    /// Condition Ready is True.
+    /// True if condition Ready is True.
     pub ready: bool,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
@@ -56,11 +56,11 @@ pub struct TopologyRequest {
 /// How the whole pod set relates to one topology domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TopologyMode {
-    /// All pods in one domain of this level.
+    /// All pods must be in one domain of this level.
     Required(Name),
-    /// Preferably in one domain of this level.
+    /// All pods should be in one domain of this level.
     Preferred(Name),
-    /// In any domains with free capacity.
+    /// Pods may be in any domains with free capacity.
     Unconstrained,
 }
 

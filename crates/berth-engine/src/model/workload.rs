@@ -36,7 +36,7 @@ pub struct Workload {
     pub generation: i64,
     /// `metadata.creationTimestamp`.
     pub created: Time,
-    /// `spec.queueName`, a local queue of the same namespace; empty if it names none.
+    /// `spec.queueName`, a local queue of the same namespace. Empty if it is not set.
     pub queue: Name,
     /// `spec.priority`.
     pub priority: i64,
@@ -44,37 +44,38 @@ pub struct Workload {
     pub priority_boost: i32,
     /// `spec.active`.
     pub active: bool,
-    /// `metadata.deletionTimestamp` is set. The workload gets no new quota. Quota that it holds
-    /// stays in use until the object is deleted.
+    /// True if `metadata.deletionTimestamp` is set. The workload gets no new quota. Quota that it
+    /// holds stays in use until the object is deleted.
     pub deleting: bool,
     /// The workload's pods, with effective requests (§2).
     pub pod_sets: Vec<PodSet>,
     /// Why no queue may admit the workload although its requests are known: requests above limits,
     /// or LimitRange violations (§2.8).
     pub inadmissible: Option<String>,
-    /// Annotation `kueue.x-k8s.io/admission-gated-by` names at least one gate.
+    /// True if annotation `kueue.x-k8s.io/admission-gated-by` names at least one gate.
     pub admission_gated: bool,
-    /// A preemption gate of the workload is closed.
+    /// True if a preemption gate of the workload is closed.
     pub preemption_gated: bool,
     /// `status.admission`, when QuotaReserved is True.
     pub admission: Option<Admission>,
     /// When QuotaReserved became True.
     pub reserved_at: Option<Time>,
-    /// Condition Admitted is True.
+    /// True if condition Admitted is True.
     pub admitted: bool,
-    /// Condition Finished is True.
+    /// True if condition Finished is True.
     pub finished: bool,
-    /// QuotaReserved=False with reason OnHold.
+    /// True if condition QuotaReserved is False with reason OnHold.
     pub on_hold: bool,
-    /// WaitingForReplacementPods is True.
+    /// True if WaitingForReplacementPods is True.
     pub waiting_for_replacement_pods: bool,
-    /// Condition PodsReady is True.
+    /// True if condition PodsReady is True.
     pub pods_ready: bool,
     /// Condition Evicted, when True.
     pub evicted: Option<Eviction>,
     /// Condition Preempted, when True.
     pub preempted: Option<Eviction>,
-    /// Status of condition Requeued, if present: `Some(false)` blocks the queue.
+    /// Status of condition Requeued, if present: with `Some(false)`, the workload is not
+    /// considered.
     pub requeued: Option<bool>,
     /// `status.requeueState.requeueAt`.
     pub requeue_at: Option<Time>,
@@ -82,13 +83,15 @@ pub struct Workload {
     pub checks: Vec<CheckStatus>,
     /// Nodes of its topology assignment that failed.
     pub unhealthy_nodes: Vec<Name>,
-    /// Annotation `kueue.x-k8s.io/elastic-job`: the job may change its size while it runs (§13).
+    /// True if annotation `kueue.x-k8s.io/elastic-job` is set: the job may change its size while it
+    /// runs (§13).
     pub elastic: bool,
     /// The elastic slice that this workload replaces (§13).
     pub replaces: Option<WorkloadKey>,
     /// Set if this workload is a concurrent-admission variant (§23).
     pub variant: Option<Variant>,
-    /// Label `kueue.x-k8s.io/concurrent-admission-parent`: its variants wait in its place (§23).
+    /// True if label `kueue.x-k8s.io/concurrent-admission-parent` is set: the workload's variants
+    /// wait in its place (§23).
     pub has_variants: bool,
     /// True if a single Pod owns it. With gate SkipReassignmentForPodOwnedWorkloads it keeps its
     /// nodes (§15.5).

@@ -27,9 +27,10 @@ pub(crate) struct Candidate {
 /// The rule that allows a preemption, in the order candidates are tried (§9.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CandidateClass {
-    /// The preemptor's subtree owns the quota.
+    /// The candidate is in another queue, and the preemptor's request fits into the quota of its
+    /// own subtree.
     Hierarchical,
-    /// The cohort allows it.
+    /// The candidate is in another queue, and the preemptor has no such advantage over it.
     Priority,
     /// The candidate is in the preemptor's own queue.
     SameQueue,
@@ -211,7 +212,7 @@ pub(crate) fn sort_by_order<T: Copy>(
     }
 }
 
-/// Which of two candidates is preempted first (§9.5).
+/// Compares two candidates in the order of preemption (§9.5).
 pub(crate) fn compare(
     world: &World,
     (a, a_queue): (WorkloadId, QueueId),

@@ -1,10 +1,8 @@
 //! The classical search for victims (§9.6–§9.9). It adds candidates in order until the workload
 //! fits, and then drops those that were not needed.
 
-use std::collections::BTreeMap;
-
 use super::candidates::{Candidate, CandidateClass, classical};
-use super::{Preemptor, Searched, Target};
+use super::{Fate, Preemptor, Searched, Target};
 use crate::decision::{SearchOutcome, VictimFate};
 use crate::ids::WorkloadId;
 use crate::model::BorrowWithinCohort;
@@ -27,21 +25,22 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
         }
     }
     let order = candidates.iter().map(|candidate| candidate.workload);
-    let searched = Searched::new(order, &last.taken, &last.targets, &last.passed_over);
+    let searched = Searched::new(order, &last.taken, &last.targets, last.passed_over);
     (last.targets, searched)
 }
 
-/// One pass over the candidates.
+/// Result of one pass over the candidates.
 #[derive(Default)]
 struct Attempt {
     /// Workloads to evict; empty if the pass failed.
     targets: Vec<Target>,
     /// All candidates that were hidden.
     taken: Vec<WorkloadId>,
-    passed_over: BTreeMap<WorkloadId, VictimFate>,
+    passed_over: Vec<Fate>,
 }
 
-/// Attempts with and without borrowing, in the order in which they are made (§9.6).
+/// The attempts in the order in which they are made: true for an attempt in which the preemptor may
+/// borrow (§9.6).
 fn attempts(world: &World, preemptor: &Preemptor<'_>, candidates: &[Candidate]) -> Vec<bool> {
     let forbidden = world.queue(preemptor.queue).config.preemption.borrow_within_cohort == BorrowWithinCohort::Never;
     let from_others = candidates.iter().any(|candidate| candidate.class != CandidateClass::SameQueue);
@@ -70,7 +69,7 @@ fn attempt(world: &mut World, preemptor: &Preemptor<'_>, candidates: &[Candidate
             _ => is_covered(world, preemptor, candidate).then_some(VictimFate::WithinNominal),
         };
         if let Some(fate) = passes_over {
-            attempt.passed_over.insert(candidate.workload, fate);
+            attempt.passed_over.push((candidate.workload, fate));
             continue;
         }
         world.hide(candidate.workload);

@@ -22,12 +22,13 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
     let ids: Vec<WorkloadId> = taken.iter().map(|target| target.workload).collect();
     let targets = if fits { preemptor.fill_back(world, taken, true) } else { Vec::new() };
     let passed_over = retry.into_iter().map(|id| (id, VictimFate::ShareTooSmall)).collect();
-    let searched = Searched::new(candidates.into_iter(), &ids, &targets, &passed_over);
+    let searched = Searched::new(candidates.into_iter(), &ids, &targets, passed_over);
     (targets, searched)
 }
 
-/// Adds candidates until the preemptor fits, under one strategy and then the other. Candidates
-/// whose share was too small are left in `retry`.
+/// Adds candidates until the preemptor fits: first under the first configured strategy, then under
+/// `LessThanInitialShare` if that is the second one. Candidates whose share was too small are left
+/// in `retry`.
 fn take_until_it_fits(
     world: &mut World,
     preemptor: &Preemptor<'_>,
@@ -80,8 +81,8 @@ fn first_pass(
     targets: &mut Vec<Target>,
     retry: &mut Vec<WorkloadId>,
 ) -> bool {
-    // Evaluated once, before any candidate is removed: victims of its own queue do not turn
-    // borrowing into reclaiming.
+    // This is evaluated once, before any candidate is removed: victims of the preemptor's own queue
+    // do not turn borrowing into reclaiming.
     let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
         && world.tree.is_within_nominal(preemptor.node, preemptor.need);
     let mut ordering = VictimQueues::new(world, preemptor, candidates);

@@ -18,7 +18,7 @@ use crate::quota::FrAmounts;
 use crate::topology::request::PlacementRequest;
 use crate::world::World;
 
-pub(crate) use searched::Searched;
+pub(crate) use searched::{Fate, Searched};
 
 /// A workload to preempt, and the rule that allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +121,8 @@ impl RealOracle {
     /// the assignment has no placement.
     pub fn take_found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
         let (.., targets) = self.last.take_if(|(fr, amount, _)| **request == [(*fr, *amount)])?;
-        let searched = Searched { only: None, ..self.searches.last()?.clone() };
-        Some((targets, searched))
+        let searched = self.searches.last()?.clone();
+        Some((targets, searched.of_flavor_resource(None)))
     }
 }
 
@@ -140,7 +140,7 @@ impl Oracle for RealOracle {
             now: self.now,
         };
         let (targets, searched) = find_targets(world, &preemptor);
-        self.searches.push(Searched { only: Some(fr), ..searched });
+        self.searches.push(searched.of_flavor_resource(Some(fr)));
         self.last = Some((fr, amount, targets));
         let targets = self.last.as_ref().map_or(&[][..], |(.., targets)| targets);
         if targets.is_empty() {

@@ -1,6 +1,6 @@
-//! Usage with some of it removed, stored beside the tree's own usage. Every entry of a cycle needs
-//! the usage without all earlier victims. Removing these from the tree for each entry would cost
-//! their number every time.
+//! Usage of the quota tree without certain workloads, stored separately from the tree's own usage.
+//! Every entry of a cycle needs the usage without all earlier victims. Removing these from the tree
+//! for each entry would cost their number every time.
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ impl AssumedUsage {
         self.log.len()
     }
 
-    /// Rolls back to a mark; the tree must be as it was then.
+    /// Rolls back to a mark. The tree must not have changed since then.
     pub fn rollback(&mut self, mark: usize) {
         for (cell, before) in self.log.drain(mark..).rev() {
             match before {

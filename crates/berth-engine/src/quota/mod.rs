@@ -1,8 +1,8 @@
 //! Quota over the tree of cohorts (§7): what each node owns, lends, borrows and uses.
 //!
 //! [`tree`] holds the nodes and updates usage in time proportional to the depth of the tree;
-//! [`share`] derives the dominant resource share from it (§10.1); [`assumed`] computes usage with
-//! some of it removed.
+//! [`share`] derives the dominant resource share from it (§10.1); [`assumed`] computes the usage
+//! without certain workloads.
 
 mod assumed;
 pub(crate) mod share;

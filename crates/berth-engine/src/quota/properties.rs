@@ -62,7 +62,7 @@ fn quota(plan: &Plan) -> NodeQuota {
 const COHORTS: usize = 5;
 const QUEUES: usize = 4;
 
-/// A change of a tree: one node gets a new configuration, and some quota is used.
+/// A change to a tree: one node gets a new configuration, and some quota is used.
 #[derive(Debug, Clone)]
 struct Step {
     node: usize,
@@ -70,7 +70,7 @@ struct Step {
     alive: bool,
     quota: Plan,
     usage: Option<(usize, i64)>,
-    /// Whether the tree is refreshed before the next change.
+    /// True if the tree is refreshed before the next change.
     refresh: bool,
 }
 
@@ -193,8 +193,8 @@ impl Reference<'_> {
     }
 }
 
-/// Runs `cases` cases, the same cases in every run, so that a failure is due to a change of the
-/// code. `BERTH_PROPERTY_CASES` sets another number.
+/// Runs `cases` cases, the same cases in every run, so that a failure is due to a change to the
+/// code. `BERTH_PROPERTY_CASES` sets another number of cases, which then differ from run to run.
 fn config(cases: u32) -> ProptestConfig {
     let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig {

@@ -113,7 +113,7 @@ impl Share {
         self.weight_milli <= 0 && self.borrowed > 0
     }
 
-    /// Which share is larger (§10.2).
+    /// Compares two shares (§10.2).
     pub fn compare(&self, other: &Share) -> Ordering {
         match (self.is_infinite(), other.is_infinite()) {
             (true, false) => Ordering::Greater,

@@ -5,11 +5,11 @@
 //! far as it exceeds what each node keeps for itself. Therefore adding or removing a workload costs
 //! its number of flavor-resources times the depth.
 //!
-//! Changes of configuration are only recorded. [`QuotaTree::refresh`] then moves nodes to their new
+//! Changes to configuration are only recorded. [`QuotaTree::refresh`] then moves nodes to their new
 //! parents, once per batch of changes. It recomputes the nodes that changed or that lost or gained
 //! a child, and all nodes above them.
 //!
-//! Decisions try changes on the live tree: after [`QuotaTree::mark`] every change of usage is
+//! Decisions try changes on the live tree: after [`QuotaTree::mark`] every change in usage is
 //! logged, and [`QuotaTree::rollback`] restores the exact values, even if saturated arithmetic
 //! could not be reversed.
 

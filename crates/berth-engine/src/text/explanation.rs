@@ -1,5 +1,5 @@
-//! Renders an [`Explanation`] for people: first the state of the workload, then the reasons, then
-//! the figures behind them. The same explanation always gives the same bytes.
+//! Renders an [`Explanation`] as text for users: first the state of the workload, then the reasons,
+//! then the underlying amounts. The same explanation always gives the same bytes.
 
 use super::quantity;
 use crate::amount::Amount;
@@ -19,9 +19,9 @@ const IN_LINE_MAX: usize = 5;
 /// Maximum number of holders of a quota, and of candidates of a search, that are listed.
 const LISTED_MAX: usize = 10;
 
-/// An explanation for people: the state of the workload and, if it waits, what was tried, the quota
-/// that is short, the workloads that hold it, and the candidates for preemption. Lines end with a
-/// newline. Details are indented under the line that they belong to.
+/// An explanation as text for users: the state of the workload and, if it waits, what was tried,
+/// the quota that is short, the workloads that hold it, and the candidates for preemption. Lines
+/// end with a newline. Details are indented under the line that they belong to.
 pub fn explanation(explanation: &Explanation) -> String {
     let mut page = Page::default();
     let queue = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -75,7 +75,7 @@ pub fn explanation(explanation: &Explanation) -> String {
             }
         }
         Standing::NotQueued(reason) => {
-            page.line(0, format!("{name} waits in no queue: {}.", not_queued(explanation, *reason)));
+            page.line(0, format!("{name} is not in a queue: {}.", not_queued(explanation, *reason)));
         }
     }
     if let Some(problem) = &explanation.queue_inactive {
@@ -87,7 +87,7 @@ pub fn explanation(explanation: &Explanation) -> String {
     page.text
 }
 
-/// The attempts per pod set and flavor and the searches for victims, for people.
+/// The attempts per pod set and flavor and the searches for victims, as text for users.
 pub fn considered(considered: &Considered) -> String {
     let mut page = Page::default();
     attempts(&mut page, considered);
@@ -140,7 +140,7 @@ fn held(page: &mut Page, admission: &Admission) {
     }
 }
 
-/// Why a workload waits in no queue, for people.
+/// Why a workload is not in a queue, as text for users.
 pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
     let (local, namespace) = (&explanation.local_queue, &explanation.workload.namespace);
     let cluster = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -152,7 +152,7 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
         NotQueued::OnHold => "it is on hold",
         NotQueued::WaitingForReplacementPods => "it waits for replacement pods",
         NotQueued::VariantsWait => "its variants, one per flavor, wait instead of it",
-        NotQueued::NoLocalQueue if local.is_empty() => "it names no LocalQueue (label kueue.x-k8s.io/queue-name)",
+        NotQueued::NoLocalQueue if local.is_empty() => "it has no LocalQueue (label kueue.x-k8s.io/queue-name)",
         NotQueued::NoLocalQueue => {
             return format!("its LocalQueue {local} does not exist in namespace {namespace}");
         }
@@ -252,7 +252,7 @@ fn how_well(attempt: &FlavorAttempt) -> String {
         _ if attempt.mode == AssignmentMode::NoFit => String::new(),
         0 => String::new(),
         1 => ", borrowing from its cohort".to_owned(),
-        level => format!(", borrowing {level} levels up"),
+        level => format!(", borrowing from a cohort {level} levels above"),
     };
     let how = match (attempt.mode, attempt.preemption) {
         (AssignmentMode::NoFit, _) => "does not fit",
@@ -321,7 +321,7 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
     }
 }
 
-/// Why a node cannot take any pod, for people.
+/// Why a node cannot take any pod, as text for users.
 pub fn exclusion(reason: &Exclusion) -> String {
     match reason {
         Exclusion::OtherDomain => "outside the domain that replacement pods must stay in".to_owned(),
@@ -409,8 +409,8 @@ fn unnamed(workloads: usize) -> String {
     format!("{} not named here", count(workloads, "workload"))
 }
 
-/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue`, and what
-/// protects it if not, for people.
+/// Text for users: whether a holder in `cluster_queue` could be preempted for a workload of
+/// `own_queue`, or else the policy that protects it.
 pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str) -> String {
     let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
     match preemptible {
@@ -424,8 +424,8 @@ pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str
     }
 }
 
-/// The policy of the preemptor's cluster queue that allows a victim to be preempted, for people
-/// (§9.2, §10.7).
+/// The policy of the preemptor's cluster queue that allows a victim to be preempted, as text for
+/// users (§9.2, §10.7).
 pub fn rule(reason: PreemptionReason, policies: &PreemptionPolicies, queue: &str) -> String {
     let reclaim =
         || format!("reclaimWithinCohort of ClusterQueue {queue} is {}", policy_name(policies.reclaim_within_cohort));
@@ -480,7 +480,7 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
     }
 }
 
-/// Outcome of a search for victims, for people.
+/// Outcome of a search for victims, as text for users.
 pub fn outcome(outcome: SearchOutcome) -> &'static str {
     match outcome {
         SearchOutcome::Found => "enough victims were found",
@@ -496,7 +496,7 @@ fn candidate_text(candidate: &ConsideredVictim) -> String {
     format!("{workload} in ClusterQueue {cluster_queue}, priority {priority}: {}", fate(*what))
 }
 
-/// Outcome of a search for victims for one candidate, for people.
+/// Outcome of a search for victims for one candidate, as text for users.
 pub fn fate(fate: VictimFate) -> String {
     match fate {
         VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),

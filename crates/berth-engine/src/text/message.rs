@@ -1,6 +1,7 @@
 //! Messages of conditions and events, in Kueue's words.
 //!
-//! The same record always gives the same bytes. Recorded cases of Kueue compare these messages.
+//! The same record always gives the same bytes. Test cases that were recorded from Kueue compare
+//! these messages byte by byte.
 
 use crate::decision::{Considered, Eviction, Finding, PodSetConsidered, PreemptionReason, Victim, Wait, WaitCause};
 use crate::explain::Outlook;

@@ -1,5 +1,4 @@
-//! Strings for people: amounts and findings as Kueue writes them in messages, and whole
-//! explanations.
+//! Text for users: amounts and findings in the wording of Kueue's messages, and whole explanations.
 
 mod explanation;
 mod message;
@@ -105,6 +104,7 @@ impl fmt::Display for Finding {
         match self {
             Finding::ResourceUnavailable { resource } => write!(f, "resource {resource} unavailable in ClusterQueue"),
             Finding::FlavorNotFound { flavor } => write!(f, "flavor {flavor} not found"),
+            Finding::CoolingDown { flavor, text } => write!(f, "flavor {flavor} is cooling down {text}"),
             Finding::UntoleratedTaint { taint, flavor } => {
                 write!(f, "untolerated taint {} in flavor {flavor}", message::taint_struct(taint))
             }

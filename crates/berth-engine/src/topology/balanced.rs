@@ -1,10 +1,11 @@
 //! Balanced placement (§14.8): nearly the same number of pods on each domain, on as few domains as
 //! possible.
 //!
-//! Two levels are considered: the preferred one, and the one below it if slices go deeper. The
-//! search picks the domain above the preferred level in which the emptiest used domain would still
-//! get the most slices (the threshold). Domains that cannot take that many are dropped. Of the
-//! others, the smallest set with the least spare capacity is used.
+//! Two levels are considered: the preferred one, and the one below it if slices go deeper. For each
+//! domain above the preferred level, the search computes how many slices every domain used within
+//! it could get: the threshold. It picks the domain with the highest threshold. Within that one,
+//! domains that cannot take as many slices as the threshold are dropped. Of the others, the
+//! smallest set with the least spare capacity is used.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -94,8 +95,8 @@ impl Balance<'_> {
         if self.wanted.level < self.wanted.slice_level { self.below(domains) } else { domains.to_vec() }
     }
 
-    /// Evaluates a group of siblings of the preferred level. `None` if it cannot reach the wanted
-    /// threshold.
+    /// Evaluates a group of siblings of the preferred level. `None` if its threshold would be below
+    /// `least`, or if not everything can be placed.
     fn evaluate(&mut self, domains: Vec<usize>, least: i64) -> Option<Candidate> {
         let greedy = self.greedy(&self.balanced_over(&domains))?;
         let threshold = self.threshold(&greedy);

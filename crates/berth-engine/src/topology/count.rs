@@ -3,9 +3,9 @@
 //!
 //! The nodes that the pods may use at all are computed once. After that, only the leaves whose
 //! usage changed are counted again, and only the domains above them are summed up. A search for
-//! victims counts the same pods after every candidate. Each count costs the candidate's nodes, not
-//! the nodes of the cluster. The same holds for the next placement of pods of the same kind:
-//! [`super::count_cache`].
+//! victims counts the same pods after every candidate. Each such count takes time in proportion to
+//! the candidate's nodes, not to the nodes of the cluster. The same holds for the next placement of
+//! pods of the same kind, because [`super::count_cache`] keeps the counts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Capacity {
         (Reverse(0), Reverse(self.score), slices, self.pods)
     }
 
-    /// Sort key while the leader was not placed yet: domains that can take it come first.
+    /// Sort key while the leader has not been placed: domains that can take it come first.
     pub fn rank_with_leader(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices_with_leader } else { -self.slices_with_leader };
         (Reverse(self.leader), Reverse(self.score), slices, self.pods_with_leader)
@@ -100,7 +100,7 @@ pub(crate) struct Count {
     /// Leaves that the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// Numbers of the last changes of usage and of node capacity that were counted; `None` before
+    /// Numbers of the last changes in usage and node capacity that were counted; `None` before
     /// the first count.
     seen: Option<(u64, u64)>,
     /// Open leaves that were counted with an overlay. They are counted again next time.
@@ -114,7 +114,7 @@ struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
-    /// Reason why its node does not accept the leader, regardless of its free capacity.
+    /// Reason why the leader cannot use the leaf's node, regardless of the node's free capacity.
     leader: Option<Bar>,
 }
 
@@ -142,7 +142,7 @@ impl Count {
         count
     }
 
-    /// True if both counts are equal.
+    /// True if both counts have the same capacities, open leaves and barred leaves.
     #[cfg(debug_assertions)]
     pub fn agrees_with(&self, other: &Count) -> bool {
         self.capacities == other.capacities && self.open == other.open && self.barred == other.barred
@@ -166,7 +166,7 @@ impl Count {
                 rows.dedup();
                 let leaves = rows.into_iter().filter_map(|row| tree.leaf_of_row(row));
                 let changed = leaves.filter_map(|leaf| self.open.binary_search_by_key(&leaf, |open| open.leaf).ok());
-                // A leaf may have an overlay twice in a row.
+                // A leaf may be in the overlay of the last count and also in this one.
                 let mut changed: Vec<usize> = changed.chain(overlaid).collect();
                 changed.sort_unstable();
                 changed.dedup();
@@ -181,7 +181,7 @@ impl Count {
                 }
             }
         }
-        debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "a leaf is noted once");
+        debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "the list has a leaf twice");
         for id in (0..tree.leaf_start()).rev() {
             if std::mem::take(&mut self.stale[id]) {
                 let capacity = sum_children(tree, &self.of, &self.capacities, id);
@@ -234,7 +234,8 @@ impl Count {
                 Bar::Affinity => note(Exclusion::Affinity),
             }
         }
-        // A name per node would cost more than the search. Resources are counted by column first.
+        // To look up a resource name for every node would cost more than the search. Therefore
+        // resources are counted by column first.
         let mut short: BTreeMap<usize, usize> = BTreeMap::new();
         for open in self.open.iter().filter(|open| self.capacities[open.leaf].pods == 0) {
             let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
@@ -281,8 +282,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// The reason why the workers cannot use a leaf. Otherwise the preference for its node, and the
-/// reason why it does not accept the leader.
+/// `Ok` if the workers can use a leaf: the preference score of its node, and the reason why the
+/// leader cannot use the leaf, if there is one. `Err` is the reason why the workers cannot use it.
 fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, Option<Bar>), Bar> {
     if let Some(required) = wanted.within
         && tree.ancestor(leaf, tree.domains[required].level) != required

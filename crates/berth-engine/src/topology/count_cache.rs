@@ -5,9 +5,9 @@
 //! refreshes it.
 //!
 //! **Invariant:** a cached count, once refreshed, equals a new count; builds with debug assertions
-//! compare the two each time. A change of usage, or of a node's capacity, marks the node's row in
-//! the ledger, and refreshing reads the marked rows. A change of a flavor's nodes, of their
-//! position in the topology, or of the pods that they accept drops the counts of that flavor.
+//! compare the two each time. A change in a node's usage or capacity marks the node's row in the
+//! ledger, and refreshing reads the marked rows. The counts of a flavor are dropped if its nodes
+//! change, or their position in the topology, or the pods that they accept.
 
 use super::count::Count;
 use super::placement::Wanted;

@@ -5,8 +5,8 @@
 //! columns of [`amounts`]. [`count`] and [`placement`] find domains for pods, [`count_cache`]
 //! caches counts, [`balanced`] finds evenly filled domains, [`replace`] repairs a placement that
 //! lost a node, [`request`] turns the pod sets of an assignment into a placement request, and
-//! [`assign`] carries it out. Usage follows what workloads hold; changes are tried between marks,
-//! as in the quota tree.
+//! [`assign`] carries it out. The usage is that of the workloads that hold quota. A change can be
+//! tried after a mark in the undo log and rolled back to that mark, as in the quota tree.
 
 pub(crate) mod amounts;
 pub(crate) mod assign;
@@ -93,9 +93,10 @@ pub(crate) struct Topologies {
     topologies: BTreeMap<Name, Topology>,
     nodes: Nodes,
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
-    /// Trees of flavors that were read.
+    /// The tree of each flavor whose tree was ever needed.
     trees: HashMap<FlavorId, FlavorTree>,
-    /// Nodes that joined, left or moved since a tree was last read.
+    /// Per flavor, the nodes that joined, left or changed their domain since its tree was last
+    /// read.
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
     /// Cached counts.
@@ -237,8 +238,8 @@ impl Topologies {
         let topology = self.topologies.get(spec.topology.as_ref()?)?;
         let moved = moved.unwrap_or_default();
         match self.trees.get_mut(&flavor) {
-            // One walk over all domains per node costs as much as sorting about this many nodes
-            // again.
+            // Each moved node costs a walk over all domains. If many nodes moved, a new tree costs
+            // less.
             Some(tree) if moved.len() * MOVES_PER_BUILD <= tree.domains.len() => {
                 for node in moved {
                     let values = self.nodes.get(node).and_then(|node| domain_of(node, spec, topology));
@@ -259,7 +260,7 @@ impl Topologies {
         self.trees.get(&flavor)
     }
 
-    /// The leaf of a standing tree that an assignment names, if it exists.
+    /// The leaf of a tree that has the `values` of an assignment's domain, if it exists.
     pub fn leaf(&self, tree: &FlavorTree, flavor: FlavorId, values: &[Name]) -> Option<usize> {
         let claim = claim(flavor, tree.node_level && self.overlapping, tree.leaf_values(values));
         tree.leaf_of_row(self.ledger.find(&claim)?)

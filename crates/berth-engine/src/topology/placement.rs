@@ -66,8 +66,9 @@ impl Wanted {
         self.layers.iter().find(|(at, _)| *at == level).map(|(_, size)| *size)
     }
 
-    /// The unit in which pods are distributed among domains of a level at or below the slice
-    /// level: the size of the innermost layer whose level is at or below it.
+    /// The unit in which pods are distributed among domains of a level at or below the slice level:
+    /// the size of the outermost of the `layers` whose level is at or below `level`, or 1 if there
+    /// is none.
     fn unit_at(&self, level: usize) -> i64 {
         self.layers.iter().filter(|(at, _)| *at >= level).map(|(_, size)| *size).max().unwrap_or(1)
     }
@@ -169,8 +170,9 @@ impl Misfit {
     }
 }
 
-/// Number of slices of each layer that the best domain could hold. That is the domain, of those at
-/// which the search ended, that takes the most slices; the first one on ties.
+/// Number of slices of each layer that the best domain could hold. The best domain is the one that
+/// takes the most slices among the domains of the level at which the search ended; the first one on
+/// ties.
 fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Vec<LayerShortage> {
     let ended_at = if wanted.required || wanted.unconstrained { wanted.level } else { 0 };
     let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -capacities[*id].slices) else { return Vec::new() };
@@ -301,9 +303,9 @@ impl Search<'_> {
         Ok(shares)
     }
 
-    /// The domain for the leader if no single domain holds everything. It is the first one that can
-    /// take the leader without costing more workers than the slack, else the first one that can
-    /// take it.
+    /// The domain for the leader if no single domain holds everything. It is the first one in which
+    /// the leader takes the place of no more workers than there is spare capacity for. If there is
+    /// none, it is the first one that can take the leader.
     fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
         let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
         let capable = |id: &&usize| self.capacities[**id].leader > 0;
@@ -328,8 +330,8 @@ impl Search<'_> {
         best.map(|(_, id)| id)
     }
 
-    /// The [`tightest`](Self::tightest) domain for everything, if the first domain in order could
-    /// take it.
+    /// The [`tightest`](Self::tightest) domain for the whole amount, if the first domain in order
+    /// could take the whole amount.
     fn takes_all(&self, domains: &[usize], amount: i64, unit: Unit) -> Option<usize> {
         let order = |id: &usize| (self.capacities[*id].rank(false), *id);
         let first = domains.iter().copied().min_by_key(order)?;
@@ -390,8 +392,8 @@ impl Search<'_> {
         }
         let mut shares = Vec::new();
         let mut remaining = amount;
-        // This also holds if units are slices of an inner layer: their number per domain does not
-        // affect the order.
+        // The order does not depend on `unit`: domains are ordered by the number of outer slices,
+        // and then of pods, that they can take.
         let mut sorted = self.sorted(domains);
         if leader {
             let Some(&first) = sorted.first() else { return shares };

@@ -36,7 +36,7 @@ pub(crate) struct GroupRequest {
     pub flavor: FlavorId,
     pub workers: usize,
     pub leader: Option<usize>,
-    /// The search to make; `Err` if the request itself is invalid.
+    /// What is searched for; `Err` if the request itself is invalid.
     pub wanted: Result<Wanted, TopologyProblem>,
     /// Pods of an earlier placement that stay.
     pub retained: Option<RetainedPlacement>,
@@ -60,7 +60,7 @@ impl GroupRequest {
     }
 }
 
-/// True if a pod set requests a topology. A group name alone is no such request.
+/// True if a pod set requests a topology. A group name alone is not such a request.
 pub(crate) fn is_explicit(request: Option<&TopologyRequest>) -> bool {
     request.is_some_and(|request| request.mode.is_some() || !request.slices.is_empty())
 }
@@ -320,8 +320,8 @@ fn replace_nodes(
     GroupRequest { flavor, workers: at, leader: None, wanted, retained, replaces_nodes: true }
 }
 
-/// A healthy domain of another pod set of the same group. A leader or its workers must stay beside
-/// it.
+/// A healthy domain of another pod set of the same group. The pods that are placed again must be
+/// close to it.
 fn companion<'a>(
     ask: &AssignmentRequest,
     assignment: &'a Assignment,

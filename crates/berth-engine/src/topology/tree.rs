@@ -16,7 +16,7 @@ use crate::model::{Node, ResourceFlavor, Topology};
 /// The label whose domains are single nodes.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Domains of a flavor, coarse to fine; every domain's number is above its parent's.
+/// Domains of a flavor, coarse to fine; every domain's number is greater than its parent's.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FlavorTree {
     pub topology: Name,
@@ -92,8 +92,8 @@ impl FlavorTree {
                     continue;
                 }
                 let at = domains.len();
-                // Both levels are in the order of their values. The parent is the current one or
-                // one of the next.
+                // Both levels are in the order of their values. Therefore the parent of this domain
+                // is that of the previous domain, or a later one.
                 while let Some(candidate) = parent
                     && domains[candidate].values != values[..level]
                 {
@@ -146,8 +146,8 @@ impl FlavorTree {
         }
     }
 
-    /// Makes a node join, leave or change its domain. `values` are those of its current domain.
-    /// Costs a walk over the domains' numbers for each domain that is added or removed.
+    /// Makes a node join, leave or change its domain. `values` are those of its current domain. For
+    /// each domain that is added or removed, all domain numbers are read once.
     pub fn move_node(
         &mut self,
         id: FlavorId,

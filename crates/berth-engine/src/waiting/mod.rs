@@ -1,5 +1,5 @@
-//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3,
-//! §4).
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves of workloads within and
+//! between them (§3, §4).
 //!
 //! A pending queue has three disjoint places: the active heap, the inadmissible workloads, and the
 //! popped workload. Nothing is polled: an event that can change a decision moves exactly the
@@ -110,7 +110,7 @@ impl PendingQueues {
         self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
-    /// Requeues a popped workload (§4.4, §4.5). It gets no place if it may not wait any more.
+    /// Requeues a popped workload (§4.4, §4.5). It is not added again if it may no longer wait.
     pub fn requeue(
         &mut self,
         world: &mut World,
@@ -216,8 +216,8 @@ impl PendingQueues {
         let selected = world.is_selected(queue, local);
         let pending_queue = self.get_or_insert(queue);
         if !selected {
-            // A flush must leave this workload inadmissible, so it has to check each workload of
-            // the line.
+            // A flush must leave this workload inadmissible. Without `selection`, the flush checks
+            // the namespace of each workload in line.
             pending_queue.selection = None;
         }
         pending_queue.insert(key, class, local, reported);
@@ -234,7 +234,7 @@ impl PendingQueues {
         self.put_in_line(world, queue, id, reported);
     }
 
-    /// Prepares for a change of a popped workload's sort key.
+    /// Prepares for a change to a popped workload's sort key.
     pub fn detach(&mut self, queue: QueueId) {
         self.get_or_insert(queue).detach();
     }
@@ -313,8 +313,8 @@ impl PendingQueues {
         due
     }
 
-    /// Moves the inadmissible workloads of a tree that a change may have helped back to the heap.
-    /// Returns the number of workloads moved.
+    /// Moves the inadmissible workloads of a tree back to the heap, because a change may have
+    /// helped them. Returns the number of workloads moved.
     pub fn flush(&mut self, world: &mut World, root: NodeId, now: Time) -> usize {
         if world.tree.node(root).cyclic {
             return 0;
@@ -346,8 +346,8 @@ impl PendingQueues {
         moved
     }
 
-    /// Makes workloads of inadmissible lines inadmissible one by one if the queue does not select
-    /// their namespace: a flush does not help them.
+    /// Takes workloads whose namespace the queue does not select out of inadmissible lines, and
+    /// makes each inadmissible for that reason: a flush of the lines does not help them.
     fn mark_unselected_inadmissible(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
         for id in self.get_or_insert(queue).inadmissible_in_lines() {

@@ -95,8 +95,8 @@ pub(crate) fn sticky(world: &World, queue: QueueId, pending_queue: &PendingQueue
     (super::strategy(world, queue) == QueueingStrategy::BestEffortFifo).then_some(id)
 }
 
-/// Among variants with equal priority and time, the one on the most preferred flavor. Otherwise
-/// chance would start a job on a flavor that it soon leaves (§23).
+/// Among variants with equal priority and time, the one on the most preferred flavor. Otherwise a
+/// job could start on any of its flavors, and would soon migrate to the most preferred one (§23).
 fn preferred_variant(
     world: &World,
     queue: QueueId,

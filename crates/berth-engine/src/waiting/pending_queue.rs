@@ -22,12 +22,12 @@ pub(crate) struct PendingQueue {
     /// Number of workloads in lines that may be popped, and in all lines.
     active: usize,
     waiting: usize,
-    /// Workloads that are inadmissible one by one.
+    /// Workloads that are inadmissible individually, not with the line of their class.
     inadmissible_alone: BTreeSet<WorkloadId>,
-    /// Number of them per class.
+    /// Number of these workloads per class.
     inadmissible_alone_classes: BTreeMap<ClassId, u32>,
-    /// Number of inadmissible workloads per local queue, one by one or with their line. The figures
-    /// of local queues show it.
+    /// Number of inadmissible workloads per local queue, individually or with their line. It is
+    /// part of the status of local queues.
     inadmissible_locals: BTreeMap<LocalQueueId, u32>,
     in_flight: Option<WorkloadId>,
     /// The line whose first workload is the popped one, and its local queue. Most popped workloads
@@ -48,7 +48,7 @@ pub(crate) struct PendingQueue {
     pub selection: Option<u64>,
 }
 
-/// A class and, in usage-based queues, the local queue.
+/// The key of a line: its class and, in usage-based queues, its local queue.
 type LineId = (ClassId, LocalQueueId);
 
 /// All lines of a class: one, or one per local queue.
@@ -414,14 +414,17 @@ impl PendingQueue {
         }
     }
 
-    /// The reason why a class is inadmissible, if it is.
+    /// The reason why a class is inadmissible; `None` if it is not.
     pub fn no_fit_reason(&self, class: ClassId) -> Option<PendingReason> {
         self.no_fit.binary_search_by_key(&class, |(class, _)| *class).ok().map(|at| self.no_fit[at].1)
     }
 
     /// Forgets which classes are inadmissible. Only for a queue without workloads in line.
     pub fn forget_no_fit(&mut self) {
-        debug_assert!(self.in_inadmissible_lines().next().is_none(), "a line that is set aside would be lost");
+        debug_assert!(
+            self.in_inadmissible_lines().next().is_none(),
+            "the queue has an inadmissible line, which would be lost"
+        );
         self.no_fit.clear();
     }
 

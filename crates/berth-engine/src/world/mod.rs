@@ -75,7 +75,7 @@ pub(crate) struct Local {
     pub spec: Option<LocalQueue>,
     /// The cluster queue to which it routes, even if that does not exist.
     pub queue: Option<QueueId>,
-    /// Workloads of this local queue, waiting or not, finished ones excepted.
+    /// Unfinished workloads of this local queue, whether they wait or not.
     pub members: BTreeSet<WorkloadId>,
     /// Number of members that wait.
     pub waiting: u32,

@@ -77,7 +77,7 @@ impl QueueConfig {
 }
 
 impl Group {
-    /// The flavor-resource of a flavor of this group and a resource it covers.
+    /// The flavor-resource of a flavor of this group and a resource that it covers.
     pub fn fr(&self, slot: usize, resource: ResourceId) -> Option<FrId> {
         let at = self.resources.iter().position(|id| *id == resource)?;
         self.flavors.get(slot).and_then(|slot| slot.frs.get(at)).copied()

@@ -184,7 +184,7 @@ impl Record {
         &self.facts.key
     }
 
-    /// The parent of the variant, and its namespace.
+    /// Namespace and name of the variant's parent; `None` if the workload is not a variant.
     fn family(&self) -> Option<(Name, Name)> {
         let parent = self.facts.variant.as_ref()?.parent.clone()?;
         Some((self.facts.key.namespace.clone(), parent))

@@ -117,8 +117,8 @@ impl Job {
         self.topology(|request| request.mode = Some(mode))
     }
 
-    /// Requests slices of this number of pods in one domain of a level. After other slices,
-    /// requests slices within those.
+    /// Requests slices of this number of pods in one domain of a level. A second call requests
+    /// smaller slices within the slices of the first one.
     pub fn slices(self, level: &str, size: i32) -> Self {
         self.topology(|request| request.slices.push(SliceConstraint { level: Name::from(level), size }))
     }
@@ -207,8 +207,8 @@ impl Cluster {
         }));
     }
 
-    /// Adds nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a
-    /// flavor for them.
+    /// Adds a topology with levels `rack` and `kubernetes.io/hostname`, nodes `RACK-0`, `RACK-1`
+    /// and so on, and a flavor for them.
     pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
         self.topology("racks", &["rack", HOSTNAME]);
         self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));
@@ -304,7 +304,7 @@ impl Cluster {
                 return lines;
             }
         }
-        panic!("no end of decisions: {lines:?}");
+        panic!("the decisions do not end: {lines:?}");
     }
 
     /// Names of workloads that hold quota.

@@ -168,8 +168,8 @@ fn a_larger_slice_takes_only_the_quota_beyond_the_slice_it_replaces() {
     cluster.queue(queue("a").cohort("all").flavor("default", 6)).queue(queue("b").cohort("all").flavor("default", 6));
     cluster.submit(job("old", "a", 5)).settle();
     let slice = |cores| job("new", "a", cores).with(|it| it.replaces = Some(WorkloadKey::new("default", "old")));
-    // Seven cores fit while the five of the old slice count as free. Once the rival has its own,
-    // only one is left.
+    // Seven cores fit while the five of the old slice count as free. After the rival's admission
+    // only one core is left for the new slice.
     cluster.submit(slice(7)).submit(job("rival", "b", 6));
     assert_eq!(
         cluster.cycle(),

@@ -316,7 +316,7 @@ fn a_workload_in_no_queue_names_the_queue_that_is_missing_or_stopped() {
     cluster.submit(job("held", "shut", 1));
     assert_eq!(standing(&mut cluster, "held"), Standing::NotQueued(NotQueued::LocalQueueStopped));
     let page = text::explanation(&explain(&mut cluster, "held"));
-    assert_eq!(page, "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy).\n");
+    assert_eq!(page, "default/held is not in a queue: its LocalQueue shut is stopped (spec.stopPolicy).\n");
     let page = text::explanation(&explain(&mut cluster, "stray"));
     assert!(page.contains("ClusterQueue none, named by its LocalQueue leads-nowhere, does not exist"), "{page}");
     let page = text::explanation(&explain(&mut cluster, "lost"));

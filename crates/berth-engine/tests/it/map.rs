@@ -22,7 +22,7 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Why a place does not exist; `None` if it does.
+/// Why a place does not exist; `None` if it exists.
 fn missing(folder: &str, place: &str) -> Option<String> {
     let (file, name) = place.split_once("::").map_or((place, None), |(file, name)| (file, Some(name)));
     let Ok(source) = std::fs::read_to_string(Path::new(folder).join(file)) else {
@@ -46,7 +46,7 @@ fn every_place_that_the_map_names_exists() {
     assert_eq!(sections, (1..=24).collect::<Vec<_>>());
     let mut wrong = Vec::new();
     for (section, columns) in &rows {
-        assert!(!columns[0].is_empty(), "§{section} is nowhere in the engine");
+        assert!(!columns[0].is_empty(), "the map names no place in the engine for §{section}");
         for (folder, places) in FOLDERS.iter().zip(columns) {
             wrong.extend(places.iter().filter_map(|place| missing(folder, place)));
         }

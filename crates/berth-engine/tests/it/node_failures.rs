@@ -24,7 +24,7 @@ fn a_broken_slice_is_completed_in_its_own_domain_or_not_at_all() {
     cluster.racks("gpu", &[("r1", &[1, 1]), ("r2", &[1, 1, 1])]).queue(queue("a").flavor("gpu", 8));
     cluster.submit(job("pairs", "a", 1).pods(4, None).slices("rack", 2)).settle();
     assert_eq!(hosts(&cluster, "pairs"), ["r1-0", "r1-1", "r2-0", "r2-1"]);
-    // A node on which nothing else fits. Any other pod would be placed there.
+    // A node in another rack. A pod that may go to any rack would be placed there.
     cluster.node("r3-0", &[("rack", "r3")], 1);
     assert_eq!(fail(&mut cluster, "pairs", &["r2-0"]), ["admit pairs on gpu x4"]);
     assert_eq!(hosts(&cluster, "pairs"), ["r1-0", "r1-1", "r2-1", "r2-2"]);

@@ -7,7 +7,7 @@ use berth_engine::{CycleOutcome, CycleResult, Event, Name, Verdict};
 
 use crate::cluster::{Cluster, job, plan_lines, queue};
 
-/// Three queues without a cohort, with one job each. `change` is applied to each queue.
+/// Adds three queues without a cohort, with one job each.
 fn three(cluster: &mut Cluster, flavor: &str) {
     for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
         cluster.queue(queue(name).flavor(flavor, 4));
@@ -27,7 +27,8 @@ fn every_tree_is_decided_before_any_tree_is_decided_again() {
     let first = part(&mut cluster);
     assert_eq!(plan_lines(&first), ["admit of-a on default x1"]);
     assert_eq!((first.cycle, first.is_incomplete, first.more, first.result), (1, true, true, None));
-    // It came after the cycle had begun, to a tree that was already decided.
+    // The workload `late` is submitted after the cycle has begun, to a tree that was already
+    // decided.
     cluster.submit(job("late", "a", 1).priority(9));
     let second = part(&mut cluster);
     assert_eq!((plan_lines(&second), second.cycle), (vec!["admit of-b on default x1".to_owned()], 1));
@@ -49,8 +50,8 @@ fn the_result_of_a_cycle_is_reported_once_for_all_its_parts() {
     three(&mut cluster, "default");
     cluster.submit(job("huge", "c", 5).priority(9));
     let results: Vec<_> = (0..5).map(|_| part(&mut cluster).result).collect();
-    // Decisions: admitted, admitted, too large; then the other workload of the last queue; then no
-    // head.
+    // The first cycle has three parts: two workloads are admitted, and the third is too large. The
+    // second cycle admits the other workload of the last queue. The third cycle has no head.
     assert_eq!(results, [None, None, Some(CycleResult::Success), Some(CycleResult::Success), None]);
     cluster.submit(job("huge-too", "a", 5));
     assert_eq!(part(&mut cluster).result, Some(CycleResult::Inadmissible));

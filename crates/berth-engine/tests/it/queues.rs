@@ -242,7 +242,8 @@ fn a_part_of_the_pending_list_equals_that_part_of_the_whole_list() {
         let queue = if at % 3 == 0 { "other" } else { "a" };
         cluster.submit(job(&format!("early-{at}"), queue, 2).created(50 - at).priority(at % 2));
     }
-    // The former are inadmissible; the latter have not been evaluated.
+    // The workloads `early-…` become inadmissible now. Those submitted after this line are not
+    // evaluated.
     cluster.settle();
     for at in 0..5 {
         let queue = if at % 2 == 0 { "other" } else { "a" };

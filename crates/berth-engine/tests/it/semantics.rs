@@ -70,7 +70,8 @@ fn section(text: &str) -> Option<(Section, &str)> {
     Some((section, rest))
 }
 
-/// Sections from one to another, both included. They differ in their last number only.
+/// Sections from one to another, both included. If they differ in more than their last number, only
+/// the two sections.
 fn range(from: &Section, to: &Section) -> Vec<Section> {
     let (Some((first, parent)), Some((last, other))) = (from.split_last(), to.split_last()) else { return Vec::new() };
     if parent != other {

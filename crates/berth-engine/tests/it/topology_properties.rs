@@ -366,8 +366,8 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &probe), untouched);
     }
 
-    /// The order in which nodes become known changes nothing, nor does a node that joins, changes
-    /// and leaves in between.
+    /// The order in which nodes are added does not change the result. Neither does a node that is
+    /// added, changed and removed in between.
     #[test]
     fn placements_do_not_depend_on_the_order_of_events(
         (machines, order) in machines().prop_flat_map(|machines| {
@@ -394,8 +394,8 @@ proptest! {
         }
     }
 
-    /// Counts that are cached between placements change no result, regardless of the changes in
-    /// between.
+    /// Counts that are cached between placements do not change a result, regardless of the changes
+    /// in between.
     #[test]
     fn cached_counts_change_no_placement(
         machines in machines(),
@@ -480,7 +480,7 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &gang).ok(), wanted.map(|placed| placed.pods));
     }
 
-    /// The engine agrees with the slow model for nested slices and a leader beside the workers.
+    /// The engine agrees with the slow model for nested slices and for a leader with its workers.
     #[test]
     fn placements_in_layers_and_with_a_leader_agree_with_the_reference(
         machines in machines(),
@@ -489,7 +489,7 @@ proptest! {
         layered in 0_usize..3,
         leader in proptest::option::of(0_i64..4),
     ) {
-        // Layers of racks and hosts within blocks: two of them, one, or none.
+        // Layers of blocks, racks and hosts, of racks and hosts, or none.
         let sizes = [inner * times * 2, inner * times, inner];
         let levels = if layered == 2 { vec![0, 1, 2] } else { vec![1, 2] };
         let mut layers: Vec<(usize, i32)> = levels.into_iter().map(|level| (level, sizes[level])).collect();

@@ -91,7 +91,7 @@ fn a_parent_is_not_queued_and_holds_no_quota_while_a_variant_does() {
     cluster.submit(job("train", "a", 2).with(|workload| {
         (workload.admission, workload.admitted, workload.has_variants) = (held, true, true);
     }));
-    // Four cores, of which only the variant uses two.
+    // Of the four cores, the variant uses two and its parent none.
     cluster.submit(job("other", "a", 2).with(|workload| {
         let allowed_flavors = vec![Name::from("spot")];
         workload.variant = Some(Variant { parent: Some(Name::from("more")), allowed_flavors });

@@ -10,9 +10,9 @@
 //! tmp/              everything unfinished
 //! ```
 //!
-//! Layers are unpacked in `tmp`, written to the disk and renamed; `images.json` is replaced last. A
-//! process can end at any point: what no name refers to is garbage and is removed later. Several
-//! processes may use a store at the same time.
+//! Layers are unpacked in `tmp`, written to the disk and renamed. `images.json` is replaced last. A
+//! process can end at any point: files to which no name refers are garbage and are removed later.
+//! Several processes may use a store at the same time.
 
 mod garbage;
 mod session;
@@ -112,12 +112,12 @@ impl Store {
         Ok(Self { form, ..Self::open(folder)? })
     }
 
-    /// How layers are stored.
+    /// The form in which layers are stored.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Finds an image by its name, or by the digest in it.
+    /// Finds an image by its name, or by the digest in the name.
     ///
     /// # Errors
     /// The store cannot be read.

@@ -10,12 +10,12 @@ use tar::Entry;
 
 use crate::{Error, Result};
 
-/// Prefix of the tar records that hold extended attributes.
+/// Prefix of the tar records with extended attributes.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 /// Mode of folders that no layer describes.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Properties of an entry besides its content.
+/// Properties of an entry other than its content.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     user: u32,
@@ -90,8 +90,8 @@ impl Attributes {
         // After the owner: a change of the owner clears the set-user-ID bit and capabilities.
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(Error::io(path))?;
         for (name, value) in &self.extended {
-            // Some file systems lack extended attributes, and some users lack this right; the file
-            // works without them.
+            // Some file systems lack extended attributes, and some users lack the privilege to set
+            // them. The file works without them.
             if let Err(error) = rustix::fs::lsetxattr(path, name.as_str(), value, XattrFlags::empty()) {
                 tracing::debug!(path = %path.display(), name, %error, "cannot set an extended attribute");
             }

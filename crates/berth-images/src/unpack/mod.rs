@@ -29,9 +29,9 @@ use crate::{Error, Result};
 const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Inodes of the disk that images must leave free.
 const FREE_FILES_MIN: u64 = 10_000;
-/// The disk's free space is read each time this many bytes were written.
+/// Number of bytes after which the disk's free space is read again.
 const SPACE_BYTES: u64 = 64 << 20;
-/// The disk's free space is read each time this many entries were created.
+/// Number of entries after which the disk's free space is read again.
 const SPACE_ENTRIES: u64 = 4096;
 /// Limit on the headers of one entry: long names and extended attributes. The tar reader keeps them
 /// in memory.
@@ -45,7 +45,7 @@ const RESERVED: &[u8] = b".wh..wh.";
 /// Attribute by which overlayfs hides the content of the same folder in lower layers.
 const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
 
-/// How unpacked layers are stored.
+/// The form in which unpacked layers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One folder for each layer, with overlayfs' own whiteouts. Needs root.
@@ -56,7 +56,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Tries in `folder` whether overlay folders are possible: they need device nodes, trusted
+    /// Checks in `folder` whether overlay folders are possible. They need device nodes, trusted
     /// attributes and other owners.
     pub(crate) fn probe(folder: &Path) -> Result<Self> {
         let probe = tempfile::tempdir_in(folder).map_err(Error::io(folder))?;
@@ -243,7 +243,7 @@ impl<'a> Unpacker<'a> {
         loop {
             let count = io::copy(&mut Read::take(&mut *entry, SPACE_BYTES), &mut file);
             let count = count.map_err(|error| match error.kind() {
-                // A full disk is no fault of the image.
+                // A full disk is not a fault of the image.
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::io(full)(error),
                 _ => self.damaged(error),
             })?;
@@ -383,7 +383,7 @@ impl Space {
     fn check(&self) -> Result<()> {
         let found = rustix::fs::statvfs(&self.folder).map_err(Error::os(&self.folder))?;
         let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
-        // Some file systems (btrfs) count no inodes.
+        // Some file systems (btrfs) do not count inodes.
         let free_files = if found.f_files == 0 { u64::MAX } else { found.f_favail };
         if free_bytes >= FREE_BYTES_MIN && free_files >= FREE_FILES_MIN {
             return Ok(());

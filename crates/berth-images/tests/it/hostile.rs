@@ -104,7 +104,7 @@ fn device_nodes_and_attributes_of_overlayfs_are_not_created() {
         let has = |name: &str| rustix::fs::lgetxattr(folders[0].join("d"), name, &mut [0u8; 64][..]).is_ok();
         assert!(!has("trusted.overlay.redirect") && !has("user.overlay.opaque"));
         // The attribute `user.note` shows that attributes are read at all.
-        assert!(has("user.note") || !can_have_attributes(&place), "user.note is lost");
+        assert!(has("user.note") || !can_have_attributes(&place), "user.note is missing");
     }
 }
 

@@ -48,7 +48,7 @@ impl Registry {
     /// Starts a registry on a free port; with a password if `is_private`.
     fn start(is_private: bool) -> Option<Self> {
         let program = program()?;
-        // TLS is not used, but a client cannot be made without a provider.
+        // TLS is not used, but creating a client requires a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data");
@@ -82,7 +82,7 @@ impl Registry {
                     .to_owned(),
             )
         });
-        let address = address.expect("the registry says where it listens");
+        let address = address.expect("the registry did not print its address");
         // A full pipe would block the registry.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self { child, address, _folder: folder })

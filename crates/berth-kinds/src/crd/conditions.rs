@@ -24,12 +24,12 @@ pub fn find<'a>(definition: &'a Value, kind: &str) -> Option<&'a Value> {
     list(definition).find(|condition| condition["type"] == kind)
 }
 
-/// Whether the definition has the condition `kind` with `status`.
+/// True if the definition has the condition `kind` with `status`.
 pub fn has_status(definition: &Value, kind: &str, status: &str) -> bool {
     find(definition, kind).is_some_and(|condition| condition["status"] == status)
 }
 
-/// Whether the definition has the condition `kind` with status True.
+/// True if the definition has the condition `kind` with status True.
 pub fn is_true(definition: &Value, kind: &str) -> bool {
     has_status(definition, kind, "True")
 }

@@ -11,7 +11,7 @@ use super::validate::approval;
 /// Finalizer of a definition until its objects are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Whether the definition can be served: its names were accepted once.
+/// True if the definition can be served: its names were accepted once.
 pub fn is_accepted(definition: &Value) -> bool {
     conditions::is_true(definition, "Established")
 }

@@ -59,7 +59,7 @@ fn has_observed_generation(status: &Value) -> bool {
     std::iter::once(status).chain(conditions).any(|holder| holder["observedGeneration"].as_i64().unwrap_or(0) != 0)
 }
 
-/// Whether a rule in a version sets `optionalOldSelf`. A property of that name is not a rule: its
+/// True if a rule in a version sets `optionalOldSelf`. A property of that name is not a rule: its
 /// value is a schema.
 fn uses_optional_old_self(value: &Value) -> bool {
     match value {

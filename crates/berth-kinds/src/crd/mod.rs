@@ -22,7 +22,7 @@ pub const GROUP: &str = "apiextensions.k8s.io";
 /// Plural name of CustomResourceDefinitions.
 pub const PLURAL: &str = "customresourcedefinitions";
 
-/// Whether a row is that of CustomResourceDefinitions.
+/// True if a row is that of CustomResourceDefinitions.
 pub fn is_definitions(row: &ResourceInfo) -> bool {
     row.group == GROUP && row.plural == PLURAL
 }

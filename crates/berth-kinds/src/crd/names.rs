@@ -115,7 +115,7 @@ pub fn accept(definition: &mut Value, taken: &Taken, now: &str) {
         None => ("Installing", "the initial names have been accepted"),
         Some(_) => ("NotAccepted", "not all names are accepted"),
     };
-    // A reason given before stays while the names are not accepted.
+    // An earlier reason is kept while the names are not accepted.
     if conflict.is_none() || conditions::find(definition, "Established").is_none() {
         conditions::set(definition, &Condition { kind: "Established", status: "False", reason, message }, now);
     }

@@ -108,7 +108,7 @@ pub(super) fn containers(object: &Value, spec: &str) -> (String, String) {
     (list("/name"), list("/image"))
 }
 
-/// Whether a condition of this type has the status True.
+/// True if a condition of this type has the status True.
 pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| text(condition, "/status") == "True")
 }

@@ -1,5 +1,5 @@
 //! Protobuf to JSON. Go encodes plain fields even when they are zero, and omits nil pointers. JSON
-//! omits both, so zero values are dropped unless Go's JSON has them.
+//! omits both, so zero values are dropped unless Go's JSON contains them.
 
 use base64::Engine;
 use serde_json::{Map, Number, Value, json};
@@ -210,7 +210,7 @@ fn map_entry(entry: &[u8], kind: Kind, depth: usize) -> Result<(String, Value), 
     Ok((key, value.unwrap_or_else(empty)))
 }
 
-/// One value; several kinds of messages are not objects in JSON.
+/// Decodes one value. Some messages, such as times and quantities, are not objects in JSON.
 fn single(wire: Wire<'_>, kind: Kind, depth: usize) -> Result<Value, DecodeError> {
     let bytes = match wire {
         Wire::Bytes(bytes) => bytes,

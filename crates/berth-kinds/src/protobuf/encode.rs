@@ -172,7 +172,7 @@ pub struct ListEncoder {
     item: &'static Message,
     /// The encoded metadata of the list.
     metadata: Vec<u8>,
-    /// Whether the metadata precedes the items. In v1beta1 it follows them.
+    /// True if the metadata precedes the items. In v1beta1 it follows them.
     metadata_first: bool,
 }
 

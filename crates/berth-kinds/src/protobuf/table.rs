@@ -34,7 +34,7 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) many: Many,
     pub(super) kind: Kind,
-    /// Whether Go's JSON has the field even when it is zero.
+    /// True if Go's JSON has the field even when it is zero.
     pub(super) shown: bool,
 }
 

@@ -134,7 +134,8 @@ fn to_v1(object: &mut Value) {
         if let Some(cpu) = cpu {
             status.insert(Side::Current.percent().to_owned(), cpu.clone());
         }
-        // All metrics, CPU too: the field has the percentage only, without the amount.
+        // The annotation has all metrics, CPU too: v1's field for CPU has only the percentage, not
+        // the amount.
         annotations.push((CURRENT_METRICS, metrics.iter().map(|it| metric_to_v1(it, Side::Current)).collect()));
         annotations.push((CONDITIONS, status.remove("conditions").unwrap_or_default()));
     }

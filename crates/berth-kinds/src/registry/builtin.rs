@@ -384,7 +384,7 @@ mod tests {
                     let path = format!("{name}/{}", sub.name);
                     let actions = published.get(path.as_str()).unwrap_or_else(|| panic!("{path} is not published"));
                     // Connections: the document has one action for all methods, and both verbs are
-                    // checked for rights.
+                    // checked for permissions.
                     if *actions == "connect" {
                         let has = |verb: &str| sub.verbs.iter().any(|known| known == verb);
                         assert!(has("get") && has("create"), "{path}: {:?}", sub.verbs);

@@ -144,7 +144,7 @@ impl Strategy for Jobs {
     }
 }
 
-/// Whether a condition of the Job is true.
+/// True if a condition of the Job is true.
 fn has_condition(job: &Value, kind: &str) -> bool {
     let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")

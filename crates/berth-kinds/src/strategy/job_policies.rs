@@ -15,7 +15,8 @@ const EXIT_CODES_MAX: usize = 255;
 const INDEXES_LENGTH_MAX: usize = 64 * 1024;
 /// Maximum of `maxFailedIndexes`.
 const FAILED_INDEXES_MAX: i64 = 100_000;
-/// The same, and the maximum parallelism, with more completions than [`MANY_COMPLETIONS`].
+/// Maximum of `maxFailedIndexes` and of the parallelism for a Job with more completions than
+/// [`MANY_COMPLETIONS`].
 const FAILED_INDEXES_OF_MANY_MAX: i64 = 10_000;
 const PARALLELISM_OF_MANY_MAX: i64 = 10_000;
 const MANY_COMPLETIONS: i64 = 100_000;

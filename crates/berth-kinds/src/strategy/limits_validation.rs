@@ -44,7 +44,8 @@ const WHOLE_RESOURCES: [&str; 9] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// Resources that a quota with a scope of pods can limit. With `BestEffort`, only `pods`.
+/// Resources that a quota with a scope of pods can limit. A quota with the scope `BestEffort` can
+/// limit only `pods`.
 const POD_RESOURCES: [&str; 7] =
     ["cpu", "limits.cpu", "limits.memory", "memory", "pods", "requests.cpu", "requests.memory"];
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
@@ -165,7 +166,7 @@ fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let expressions = spec["scopeSelector"]["matchExpressions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = Vec::new();
     let mut valid: HashSet<&str> = HashSet::new();
-    // In Go's notation, as upstream.
+    // With the names of Go's struct fields, as kube-apiserver shows them.
     let shown = expressions
         .iter()
         .map(|it| json!({"ScopeName": it["scopeName"], "Operator": it["operator"], "Values": it["values"]}));

@@ -95,17 +95,17 @@ pub trait Strategy: Send + Sync {
         names::is_dns1123_subdomain
     }
 
-    /// Whether `metadata.generation` counts changes of the specification.
+    /// True if `metadata.generation` counts changes to the specification.
     fn has_generation(&self) -> bool {
         false
     }
 
-    /// Whether a status sent on create is dropped.
+    /// True if a status sent on create is dropped.
     fn clears_status_on_create(&self) -> bool {
         true
     }
 
-    /// Whether PUT creates an object that does not exist.
+    /// True if PUT creates an object that does not exist.
     fn creates_on_update(&self) -> bool {
         false
     }
@@ -149,7 +149,7 @@ pub trait Strategy: Send + Sync {
         0
     }
 
-    /// Whether deletion is graceful. If so, the last state of an object has the grace period, even
+    /// True if deletion is graceful. If so, the last state of an object has the grace period, even
     /// if it is zero.
     fn is_graceful(&self) -> bool {
         false
@@ -158,18 +158,18 @@ pub trait Strategy: Send + Sync {
     /// Makes the changes of a deletion other than those of metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 
-    /// Whether dependents are orphaned when a deletion names no propagation policy.
+    /// True if dependents are orphaned when a deletion has no propagation policy.
     fn orphans_dependents(&self) -> bool {
         false
     }
 
-    /// Whether something other than finalizers in the metadata delays the removal of the object.
+    /// True if something other than finalizers in the metadata delays the removal of the object.
     fn is_deletion_pending(&self, _object: &Value) -> bool {
         false
     }
 }
 
-/// Whether a replacement requires a `resourceVersion`. For other kinds, a replacement without it
+/// True if a replacement requires a `resourceVersion`. For other kinds, a replacement without it
 /// overwrites any stored state. The kinds are those of kube-apiserver 1.36, for historical reasons.
 pub fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
     custom
@@ -187,7 +187,7 @@ pub fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
         }
 }
 
-/// Whether DELETE returns the removed object instead of a Status. The kinds are those of
+/// True if DELETE returns the removed object instead of a Status. The kinds are those of
 /// kube-apiserver, for historical reasons.
 pub fn returns_deleted_object(row: &ResourceInfo) -> bool {
     match row.group.as_str() {

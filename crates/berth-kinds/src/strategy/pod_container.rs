@@ -569,7 +569,7 @@ fn is_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Whether a resource is extended: named `domain/name`, with a domain outside kubernetes.io. Such
+/// True if a resource is extended: named `domain/name`, with a domain outside kubernetes.io. Such
 /// resources are counted in whole units and never overcommitted.
 pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| !(domain == "kubernetes.io" || domain.ends_with(".kubernetes.io")))

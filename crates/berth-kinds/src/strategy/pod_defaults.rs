@@ -174,7 +174,7 @@ fn downward(source: Option<&mut Value>) {
     }
 }
 
-/// Whether an image reference has the tag `latest` or no tag. False for an invalid reference.
+/// True if an image reference has the tag `latest` or no tag. False for an invalid reference.
 fn is_latest(image: &str) -> bool {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let (start, last) = name.rsplit_once('/').map_or((None, name), |(start, last)| (Some(start), last));
@@ -191,7 +191,7 @@ fn is_latest(image: &str) -> bool {
     name.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
 }
 
-/// Whether a string is a digest, such as `sha256:` followed by the hash.
+/// True if a string is a digest, such as `sha256:` followed by the hash.
 fn is_digest(digest: &str) -> bool {
     let Some((algorithm, hash)) = digest.split_once(':') else { return false };
     let length = match algorithm {
@@ -206,7 +206,7 @@ fn is_digest(digest: &str) -> bool {
 /// Maximum length of an image name.
 const IMAGE_NAME_MAX: usize = 255;
 
-/// Whether a path component of an image name is valid: lower-case letters and digits with
+/// True if a path component of an image name is valid: lower-case letters and digits with
 /// separators between them.
 fn is_path_step(step: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

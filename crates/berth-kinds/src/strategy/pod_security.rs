@@ -84,7 +84,7 @@ fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether a string is a sysctl name: its parts between dots or slashes start and end with a letter
+/// True if a string is a sysctl name: its parts between dots or slashes start and end with a letter
 /// or digit.
 fn is_sysctl(name: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

@@ -208,9 +208,9 @@ fn check_ephemeral(container: &Value, others: &HashSet<&str>, path: &Path<'_>, e
     }
 }
 
-/// Validates an update of a pod's specification. It may change images, shorten the deadline and add
-/// tolerations. While the pod has scheduling gates, it may also remove gates and narrow the node
-/// selection.
+/// Validates an update of a pod's specification. It may change images, set or shorten the deadline,
+/// and add tolerations. While the pod has scheduling gates, it may also remove gates and narrow the
+/// node selection.
 pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
@@ -241,7 +241,7 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             return errors;
         }
     }
-    // Revert all allowed changes in a copy. The rest must equal the old specification.
+    // All allowed changes are reverted in a copy, which must then equal the old specification.
     let mut reverted = new_spec.clone();
     let fields = reverted.as_object_mut();
     let Some(fields) = fields else { return errors };

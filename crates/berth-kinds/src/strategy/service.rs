@@ -1,5 +1,5 @@
-//! Services: type, ports and a cluster IP. Clients expect a cluster IP, although the simulated
-//! network does not route it. The cluster has one address family, IPv4.
+//! Services: type, ports and a cluster IP. Clients expect a cluster IP, even in a cluster whose
+//! pods have no network that serves it. The cluster has one address family, IPv4.
 
 use std::collections::BTreeSet;
 
@@ -295,7 +295,7 @@ fn check_traffic(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether a Service is reachable from outside the cluster, so that it has an external traffic
+/// True if a Service is reachable from outside the cluster, so that it has an external traffic
 /// policy.
 fn is_external(spec: &Map<String, Value>) -> bool {
     match spec.get("type").and_then(Value::as_str) {
@@ -345,7 +345,7 @@ fn check_node_ports(service: &Value, path: &Path, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether the Service is headless and has no selector. The server assigns it neither cluster IPs
+/// True if the Service is headless and has no selector. The server assigns it neither cluster IPs
 /// nor endpoints, so the client may use either address family for it.
 fn is_without_addresses(spec: &Map<String, Value>) -> bool {
     let is_set = |field: &str| spec.get(field).and_then(Value::as_object).is_some_and(|map| !map.is_empty());

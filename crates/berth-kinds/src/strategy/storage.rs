@@ -23,8 +23,8 @@ pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Copies the data source of a claim to both of its fields, whichever of them is set. Sources
-/// without a group get the core group. Claims in templates are not changed.
+/// Sets both `dataSource` and `dataSourceRef` of a claim if only one of them is set and it names no
+/// namespace. Sources without a group get the core group. Claims in templates are not changed.
 fn default_data_source(spec: &mut Map<String, Value>) {
     let is_local = spec.get("dataSourceRef").is_none_or(|source| source["namespace"].is_null());
     let given = |spec: &Map<String, Value>, field: &str| spec.get(field).filter(|source| source.is_object()).cloned();
@@ -173,7 +173,8 @@ impl Strategy for Claims {
         errors
     }
 
-    /// The specification is immutable, except that a bound claim may request more storage.
+    /// The specification is immutable, except for the size and the attributes class of a bound
+    /// claim, and for a volume or storage class that is not set yet.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
         let is_bound = new["status"]["phase"] == "Bound";
@@ -505,7 +506,7 @@ impl Strategy for Drivers {
 pub(crate) struct Capacities;
 
 impl Strategy for Capacities {
-    /// The specification is immutable; the status may change.
+    /// Nodes and storage class are immutable; the capacity may change.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
         for field in ["nodeTopology", "storageClassName"] {

@@ -32,7 +32,7 @@ struct SelectorRules {
     kind: &'static str,
     /// Message of the error about an invalid selector; `None` if it is not reported.
     invalid: Option<&'static str>,
-    /// Whether the selector is required.
+    /// True if the selector is required.
     needs_selector: bool,
 }
 

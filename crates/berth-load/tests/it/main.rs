@@ -68,9 +68,9 @@ fn configuration_errors_name_the_field() {
 fn no_schedule_beats_the_lower_bound_and_preemption_admits_large_workloads_at_once() {
     let plan = plan(SMALL);
     // Per cohort, 8 small workloads of 1 CPU x 0.1 s and 2 large ones of 2 CPUs x 0.2 s share 4
-    // CPUs; the large ones are created at 50 ms.
-    // All work, 1.6 CPU seconds, arrives after 10 ms. The work that arrives after 50 ms is that of
-    // the large workloads, 0.8 CPU seconds.
+    // CPUs; the large ones are created at 50 ms. All work, 1.6 CPU seconds, arrives at 10 ms or
+    // later. The work that arrives at 50 ms or later is that of the large workloads, 0.8 CPU
+    // seconds.
     assert_eq!(lower_bound(&plan), millis(410));
     let outcome = drive(&plan, prompt(), &mut Untimed);
     assert_eq!(outcome.unfinished, 0);

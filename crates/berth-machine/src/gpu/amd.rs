@@ -1,4 +1,4 @@
-//! AMD GPUs, as the kernel's compute driver (`amdkfd`) lists them.
+//! AMD GPUs in the list of the kernel's compute driver (`amdkfd`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A file that declares devices: those of other makers, and devices for tests.
+//! A file that declares devices, either devices of other vendors or devices for tests.
 //!
 //! ```yaml
 //! devices:

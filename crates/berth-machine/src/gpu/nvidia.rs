@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, as the driver and `nvidia-smi` list them.
+//! NVIDIA GPUs in the lists of the driver and of `nvidia-smi`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ const FIELDS: &str = "index,uuid,name,memory.total,driver_version,pci.bus_id,com
 const OLD_FIELDS: &str = "index,uuid,name,memory.total,driver_version,pci.bus_id";
 /// Time limit of `nvidia-smi`. It waits for the driver to start, and on broken hardware forever.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Device files that every CUDA program needs, where they exist.
+/// Device files that every CUDA program needs, if they exist.
 const SHARED: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 /// Folder of the driver's list of GPUs, below the root.
 const GPUS: &str = "proc/driver/nvidia/gpus";
 
 /// The GPUs of a system. Empty if there is no driver.
 pub(super) fn detect(root: &Path) -> Vec<FoundDevice> {
-    // Without a driver, nvidia-smi would only report that.
+    // Without a driver, nvidia-smi would only report its absence.
     let Some(listed) = listed(root) else { return Vec::new() };
     let answer = ask(root, FIELDS).or_else(|| ask(root, OLD_FIELDS));
     let found = answer.map(|text| parse(&text)).unwrap_or_default();
@@ -74,9 +74,9 @@ struct Reported {
     compute: Option<(u32, u32)>,
 }
 
-/// Runs `nvidia-smi`. `None` if it fails or does not end.
+/// Runs `nvidia-smi`. Returns `None` if it fails or exceeds [`TIMEOUT`].
 fn ask(root: &Path, fields: &str) -> Option<String> {
-    // In tests, the program is part of the described system.
+    // In tests, the described system contains the program.
     let own = root.join("usr/bin/nvidia-smi");
     let program = if own.exists() { own } else { PathBuf::from("nvidia-smi") };
     let mut command = Command::new(program);

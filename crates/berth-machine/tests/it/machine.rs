@@ -1,4 +1,4 @@
-//! Facts of described machines, and of this one.
+//! Tests of the facts of described machines and of this machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -168,7 +168,7 @@ fn this_machine_is_described() {
     assert!(figures.memory_available_bytes <= figures.memory_bytes && figures.disk_free_bytes <= figures.disk_bytes);
     assert!(figures.pids_used > 0 && figures.pids_used < figures.pids, "{figures:?}");
     if devices.is_empty() {
-        berth_testing::skip("this machine has no GPU; described ones were tested instead");
+        berth_testing::skip("this machine has no GPU; only described GPUs were tested");
     } else {
         assert!(devices.iter().all(|gpu| gpu.device.paths.iter().all(|path| path.exists())), "{devices:?}");
     }

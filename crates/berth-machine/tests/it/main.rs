@@ -1,4 +1,4 @@
-//! Tests of described machines, and of this one.
+//! Tests of described machines and of this machine.
 
 mod assigned;
 mod machine;

@@ -5,23 +5,23 @@ use hickory_proto::rr::{DNSClass, Record};
 
 use super::zone::Answer;
 
-/// Largest answer over UDP that fits unfragmented packets of all common networks.
+/// Maximum size of an answer over UDP. It fits into one unfragmented packet on all common networks.
 const PAYLOAD_MAX: u16 = 1232;
-/// Largest answer over UDP to a client that names no size.
+/// Maximum size of an answer over UDP to a client that does not specify a size.
 const PAYLOAD_MIN: u16 = 512;
 
-/// A question, or the answer to a message that is none.
+/// A parsed question, or the reply to a message that is not a question.
 pub(super) enum Parsed {
     Question(Message, Query),
     Refused(Message),
-    /// Not to be answered, such as an answer.
+    /// The message gets no reply, for example because it is a reply itself.
     Ignored,
 }
 
-/// Reads a question. Messages that are no question for a name server get an error.
+/// Parses a question. Other messages get an error.
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
     let Ok(message) = Message::from_vec(bytes) else {
-        // The header of a question, which is enough for an answer.
+        // The header of a question suffices for an error.
         return match bytes {
             [a, b, flags, ..] if bytes.len() >= 12 && flags & 0x80 == 0 => {
                 let id = u16::from_be_bytes([*a, *b]);
@@ -76,8 +76,8 @@ pub(super) fn local(question: &Message, found: Answer, authority: Record) -> Mes
     answer
 }
 
-/// The bytes of an answer over UDP: with as many records as the client takes, and marked if that is
-/// not all.
+/// The bytes of an answer over UDP. It contains as many records as the client accepts, and is
+/// marked as truncated if that is not all.
 pub(super) fn for_udp(question: Option<&Message>, mut answer: Message) -> Option<Vec<u8>> {
     let takes = question.and_then(|it| it.edns.as_ref()).map_or(PAYLOAD_MIN, |edns| edns.max_payload());
     let limit = usize::from(takes.clamp(PAYLOAD_MIN, PAYLOAD_MAX));
@@ -100,7 +100,7 @@ pub(super) fn for_udp(question: Option<&Message>, mut answer: Message) -> Option
 }
 
 pub(super) fn encode(answer: &Message) -> Option<Vec<u8>> {
-    answer.to_vec().inspect_err(|error| tracing::warn!(%error, "an answer about a name could not be encoded")).ok()
+    answer.to_vec().inspect_err(|error| tracing::warn!(%error, "a DNS response could not be encoded")).ok()
 }
 
 #[cfg(test)]

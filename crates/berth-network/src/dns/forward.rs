@@ -1,4 +1,4 @@
-//! Questions about names of other domains, which the host's name servers answer.
+//! Questions about names of other domains, which are forwarded to the host's name servers.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-/// Time for one name server to answer. Clients wait for five seconds in all.
+/// Time limit for one name server. Clients wait for five seconds in total.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest message over UDP that name servers send.
+/// Maximum size of a UDP message from a name server.
 const UDP_MAX: usize = 65_535;
 const DNS_PORT: u16 = 53;
 
-/// Transport of a question. The answer comes over the same one, so a truncated answer reaches the
-/// client, which asks again over TCP.
+/// Transport of a question. The answer uses the same transport. A truncated answer therefore
+/// reaches the client, which repeats its question over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
@@ -33,7 +33,7 @@ pub(super) async fn forward(question: &[u8], transport: Transport, servers: &[Ip
         };
         match tokio::time::timeout(TIMEOUT, asked).await {
             Ok(Ok(answer)) => return Some(answer),
-            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server of the host could not be asked"),
+            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server of the host could not be reached"),
             Err(_) => tracing::debug!(%server, "a name server of the host did not answer in time"),
         }
     }
@@ -42,7 +42,7 @@ pub(super) async fn forward(question: &[u8], transport: Transport, servers: &[Ip
 
 async fn over_udp(question: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Each question has a socket, and so an unpredictable port, of its own.
+    // Each question uses a socket of its own, and therefore an unpredictable port.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(question).await?;
@@ -66,7 +66,7 @@ async fn over_tcp(question: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Writes a message after its length.
+/// Writes a message after two bytes with its length.
 pub(super) async fn write_framed(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
     let length = u16::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     stream.write_all(&[&length.to_be_bytes(), message].concat()).await

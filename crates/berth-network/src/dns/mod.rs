@@ -1,5 +1,5 @@
-//! The name server of a pod network: names of the cluster from a [`Zone`], all others from the
-//! host's name servers.
+//! The name server of a pod network. It answers questions about names of the cluster from a
+//! [`Zone`] and forwards all others to the host's name servers.
 
 mod answer;
 mod forward;

@@ -17,27 +17,27 @@ use super::forward::{Transport, forward, write_framed};
 use super::zone::{Answer, Zone};
 use crate::resolvers;
 
-/// Questions answered at once; more wait in the socket's buffer.
+/// Maximum number of questions to process at the same time. More wait in the socket's buffer.
 const QUESTIONS_MAX: usize = 512;
-/// TCP connections served at once.
+/// Maximum number of open TCP connections.
 const CONNECTIONS_MAX: usize = 128;
 /// Time after which an idle TCP connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
-/// Time to wait for the cluster's objects after a start. Before they are known, an existing name
-/// would be denied.
+/// Time to wait for the cluster's objects after a start. Without them, the server would report
+/// existing names as nonexistent.
 const START_WAIT: Duration = Duration::from_secs(4);
-/// Names followed from an alias.
+/// Maximum number of aliases to follow for one question.
 const ALIASES_MAX: usize = 8;
 /// Pause after an error of a socket, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Largest question: a UDP datagram.
+/// Maximum size of a question, which is the size of a UDP datagram.
 const QUESTION_MAX: usize = 4096;
 
-/// The zone of a cluster and whether it is filled.
+/// The zone of a cluster, and whether it is complete.
 pub(crate) struct Names {
     pub(crate) zone: RwLock<Zone>,
     filled: watch::Sender<bool>,
-    /// Addresses that are this server's own, which it must not ask.
+    /// Address of this server. Questions must not be forwarded to it.
     own: IpAddr,
 }
 
@@ -46,7 +46,7 @@ impl Names {
         Self { zone: RwLock::new(zone), filled: watch::Sender::new(false), own }
     }
 
-    /// Marks the zone as filled: what it does not have does not exist.
+    /// Marks the zone as complete. From then on, names that it does not contain do not exist.
     pub(crate) fn set_filled(&self) {
         self.filled.send_replace(true);
     }
@@ -56,11 +56,11 @@ impl Names {
     }
 
     fn upstream(&self) -> Vec<IpAddr> {
-        // Read anew for each question: a laptop moves between networks.
+        // Read again for each question, because a laptop moves between networks.
         resolvers::of_host().into_iter().filter(|server| *server != self.own).collect()
     }
 
-    /// The answer to one message, if it gets one.
+    /// The answer to one message; `None` if the message gets no answer.
     async fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
         let encode = |question: Option<&Message>, answer: Message| match transport {
             Transport::Udp => answer::for_udp(question, answer),
@@ -87,7 +87,7 @@ impl Names {
         encode(Some(&message), answer::local(&message, found, authority))
     }
 
-    /// Adds the records of an alias, which clients expect in the same answer.
+    /// Adds the records of an alias, because clients expect them in the same answer.
     async fn follow(&self, answer: &mut Answer, kind: RecordType) {
         for _ in 0..ALIASES_MAX {
             let Some(alias) = answer.alias.take() else { return };
@@ -138,7 +138,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
         let (length, client) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                tracing::debug!(%error, "the name server could not receive a question");
+                tracing::debug!(%error, "the DNS server could not receive a query");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -147,7 +147,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
         tasks.spawn(async move {
             let _permit = permit;
             if let Some(answer) = names.answer(&bytes, Transport::Udp).await {
-                // A client that is gone asks again, or does not.
+                // If the client has not received the answer, it repeats the question.
                 let _ = socket.send_to(&answer, client).await;
             }
         });

@@ -1,8 +1,9 @@
 //! The names of a cluster.
 //!
-//! Source: "Kubernetes DNS-Based Service Discovery", version 1.1.0. Where it is silent, the answers
-//! are CoreDNS's: pods have names only while they exist (`pods verified`), and endpoints without a
-//! host name are named by their address (`10-200-0-7.web.default.svc.cluster.local`).
+//! Source: "Kubernetes DNS-Based Service Discovery", version 1.1.0. Where it does not specify the
+//! behaviour, answers are those of CoreDNS. Pods have names only as long as they exist
+//! (`pods verified`), and endpoints without a host name are named by their address
+//! (`10-200-0-7.web.default.svc.cluster.local`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +15,7 @@ use ipnet::Ipv4Net;
 
 use crate::published::{Endpoint, EndpointPort, Kind, Published};
 
-/// Time to live of records, in seconds; clients see a change of a Service this much later at most.
+/// Time to live of records, in seconds. Clients see a change to a Service at most this much later.
 pub const TTL: u32 = 5;
 /// Version of the specification, published as `dns-version`.
 const VERSION: &str = "1.1.0";
@@ -26,9 +27,9 @@ pub struct Answer {
     pub code: ResponseCode,
     /// Records of the answer section.
     pub answers: Vec<Record>,
-    /// Further records that clients of the answer need.
+    /// Additional records that clients need to use the answer.
     pub additionals: Vec<Record>,
-    /// Another name, whose records belong to the answer.
+    /// Another name, whose records must be added to the answer.
     pub alias: Option<Name>,
 }
 
@@ -41,7 +42,7 @@ impl Answer {
         Self { code: ResponseCode::NXDomain, ..Self::of(Vec::new()) }
     }
 
-    /// The name exists, without records of the type.
+    /// The name exists but has no records of the type.
     fn no_data() -> Self {
         Self::of(Vec::new())
     }
@@ -50,15 +51,15 @@ impl Answer {
 /// Namespace and name of a Service.
 type ServiceKey = (String, String);
 
-/// The names of a cluster and its addresses.
+/// The names of a cluster, with their addresses.
 #[derive(Debug)]
 pub struct Zone {
     domain: Name,
     /// Address of the name server.
     server: Ipv4Addr,
-    /// Ranges whose reverse names are the cluster's.
+    /// Address ranges for which the zone answers reverse lookups.
     ranges: Vec<Ipv4Net>,
-    /// Counts changes.
+    /// Number of changes.
     serial: u32,
     services: BTreeMap<ServiceKey, Published>,
     by_address: BTreeMap<Ipv4Addr, BTreeSet<ServiceKey>>,
@@ -132,7 +133,7 @@ impl Zone {
         }
     }
 
-    /// The answer to a question; `None` if the name is not the cluster's.
+    /// The answer to a question; `None` if the name does not belong to the cluster.
     pub fn lookup(&self, name: &Name, kind: RecordType) -> Option<Answer> {
         let lower = name.to_lowercase();
         if !self.domain.zone_of(&lower) {
@@ -162,7 +163,7 @@ impl Zone {
         })
     }
 
-    /// The record with which an answer says that a name or its records do not exist.
+    /// The record that reports in an answer that a name or its records do not exist.
     pub fn authority(&self) -> Record {
         record(&self.domain, self.soa())
     }
@@ -172,8 +173,8 @@ impl Zone {
         RData::SOA(SOA::new(server, mailbox, self.serial, 7200, 1800, 86_400, TTL))
     }
 
-    /// A name of the domain. A name that is too long for DNS becomes the domain itself; the API
-    /// allows no such names.
+    /// A name in the domain. A name that is too long for DNS becomes the domain itself. The API
+    /// does not allow such names.
     fn name(&self, relative: &str) -> Name {
         Name::parse(relative, Some(&self.domain)).unwrap_or_else(|_| self.domain.clone())
     }
@@ -216,7 +217,7 @@ impl Zone {
                 let answers = vec![record(name, RData::CNAME(CNAME(target.clone())))];
                 Answer { alias: (kind != RecordType::CNAME).then_some(target), ..Answer::of(answers) }
             }
-            // Without endpoints, the specification asks for NXDOMAIN.
+            // The specification requires NXDOMAIN if there are no endpoints.
             Kind::Headless if ready(service).next().is_none() => Answer::no_such_name(),
             Kind::Headless if kind == RecordType::SRV => self.ports(name, service, |_| true),
             Kind::ClusterIp(_) if kind == RecordType::SRV => self.ports(name, service, |_| true),
@@ -228,7 +229,7 @@ impl Zone {
         }
     }
 
-    /// Names directly below a Service: its endpoints, and the protocols of its ports.
+    /// The answer for a name directly below a Service: an endpoint, or the protocol of a port.
     fn below_service(&self, name: &Name, kind: RecordType, label: &str, service: &Published) -> Answer {
         if let Some(protocol) = label.strip_prefix('_') {
             let known = self.ports(name, service, |port| port.protocol.label() == protocol);
@@ -251,8 +252,8 @@ impl Zone {
         }
     }
 
-    /// The SRV records of the ports that `is_wanted` selects: of the Service itself if it has an
-    /// address, else of its endpoints.
+    /// The SRV records of the ports that `is_wanted` selects. They belong to the Service itself if
+    /// it has an address, or else to its endpoints.
     fn ports(&self, name: &Name, service: &Published, is_wanted: impl Fn(&EndpointPort) -> bool) -> Answer {
         let base = format!("{}.{}.svc", service.name, service.namespace);
         let mut targets: BTreeMap<(String, u16), Ipv4Addr> = BTreeMap::new();
@@ -280,7 +281,7 @@ impl Zone {
         Answer { additionals, ..Answer::of(targets.iter().map(srv).collect()) }
     }
 
-    /// The answer to a question about an address of the cluster.
+    /// The answer to a reverse lookup of an address of the cluster; `None` for other addresses.
     fn reverse(&self, name: &Name, kind: RecordType) -> Option<Answer> {
         let IpAddr::V4(address) = name.parse_arpa_name().ok().filter(|net| net.prefix_len() == 32)?.addr() else {
             return None;
@@ -306,7 +307,7 @@ impl Zone {
     }
 }
 
-/// The addresses whose reverse names lead to a Service.
+/// The addresses whose reverse lookup returns a Service.
 fn reverse_addresses(service: &Published) -> BTreeSet<Ipv4Addr> {
     match service.kind {
         Kind::ClusterIp(address) => BTreeSet::from([address]),

@@ -1,9 +1,10 @@
-//! Bridges and packet filter tables that clusters left on this machine, for example because their
-//! process was killed.
+//! Removes bridges and packet filter tables that other clusters left on this machine, for example
+//! because their process was killed.
 //!
-//! A process that uses a bridge holds a socket with the bridge's name. The name is in the network
-//! namespace, like the bridge. The bridge's alias is the folder of its cluster. A bridge without a
-//! process is of no more use if its folder is gone or no pod is connected to it.
+//! A process that uses a bridge holds a socket with the bridge's name. The name belongs to the
+//! network namespace, like the bridge. The bridge's alias contains the folder of its cluster. A
+//! bridge without such a process is no longer needed if its folder does not exist or no pod is
+//! connected to it.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -16,25 +17,27 @@ use rtnetlink::{Handle, LinkUnspec};
 use super::{LinkError, delete, name_of, namespace, nft};
 use crate::identity::{bridge_of_table, table_of_bridge};
 
-/// What the alias of a bridge begins with.
+/// Prefix of the alias of a bridge.
 const ALIAS: &str = "berth cluster ";
-/// The longest alias of an interface.
+/// Maximum length of the alias of an interface.
 const ALIAS_MAX: usize = 255;
 
 /// Marks a bridge as used by this process.
 #[derive(Debug)]
-pub(super) struct Claim(#[expect(dead_code, reason = "its name is in use while it is open")] UnixDatagram);
+pub(super) struct Claim(
+    #[expect(dead_code, reason = "the name of the socket stays in use while the socket is open")] UnixDatagram,
+);
 
 impl Claim {
-    /// Claims a bridge. The error is `AddrInUse` while another process has it.
+    /// Claims a bridge. Fails with `AddrInUse` if another process has claimed it.
     pub(super) fn take(bridge: &str) -> io::Result<Self> {
         let address = SocketAddr::from_abstract_name(format!("berth-network/{bridge}"))?;
         UnixDatagram::bind_addr(&address).map(Self)
     }
 }
 
-/// Writes the folder of the cluster to the bridge's alias. A bridge without alias is never removed by
-/// other clusters.
+/// Writes the folder of the cluster to the bridge's alias. Other clusters never remove a bridge
+/// without an alias.
 pub(super) async fn label(handle: &Handle, bridge: &str, folder: &Path) -> Result<(), LinkError> {
     let alias = format!("{ALIAS}{}", folder.display());
     if alias.len() > ALIAS_MAX {
@@ -44,7 +47,8 @@ pub(super) async fn label(handle: &Handle, bridge: &str, folder: &Path) -> Resul
     handle.link().set(message).execute().await.map_err(LinkError::of(format!("setting the alias of {bridge}")))
 }
 
-/// Removes the bridges of other clusters that are of no more use, with their interfaces and tables.
+/// Removes the bridges of other clusters that are no longer needed, with their interfaces and
+/// tables.
 pub(super) async fn remove(handle: &Handle, own: &str) -> Result<(), LinkError> {
     let links = namespace::links(handle).await?;
     for link in &links {
@@ -54,7 +58,8 @@ pub(super) async fn remove(handle: &Handle, own: &str) -> Result<(), LinkError> 
         });
         let (Some(name), Some(folder)) = (name_of(link), alias) else { continue };
         let Some(table) = table_of_bridge(name).filter(|_| name != own) else { continue };
-        // The claim keeps a process that starts now from using a bridge that is being removed.
+        // While the claim is held, a process that starts now cannot use a bridge that is being
+        // removed.
         let Ok(_claim) = Claim::take(name) else { continue };
         let ports: Vec<&str> = links
             .iter()
@@ -74,8 +79,8 @@ pub(super) async fn remove(handle: &Handle, own: &str) -> Result<(), LinkError> 
     remove_tables(&links, own)
 }
 
-/// Removes the tables of other clusters whose bridge is gone. Their rules would drop the packets of
-/// a cluster that gets the same range of pod addresses.
+/// Removes the tables of other clusters whose bridge no longer exists. Their rules would drop the
+/// packets of a cluster that gets the same range of pod addresses.
 fn remove_tables(links: &[LinkMessage], own: &str) -> Result<(), LinkError> {
     let listing = |source| LinkError::Io { what: "listing the packet filter's tables".to_owned(), source };
     for table in nft::tables().map_err(listing)? {

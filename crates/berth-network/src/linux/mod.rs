@@ -1,9 +1,9 @@
-//! The pod network of a machine with Linux and the right to change its network: a bridge, and a
+//! The pod network of a machine with Linux and the privilege to change its network: a bridge, and a
 //! pair of virtual Ethernet interfaces per pod.
 //!
-//! Every change is made so that repeating it has no effect. The names of bridge, interfaces and
-//! packet filter table follow from the cluster's identity and the pod's UID, so a later run finds
-//! what an earlier run made.
+//! Repeating a change has no effect. The names of the bridge, the interfaces and the packet filter
+//! table are derived from the cluster's identity and the pod's UID, so a later run finds those of
+//! an earlier run.
 
 mod leftovers;
 mod namespace;
@@ -58,7 +58,7 @@ pub(crate) enum LinkError {
 impl LinkError {
     fn of(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Self {
         let what = what.into();
-        // The library's text of a kernel error repeats "netlink error message".
+        // The library's error message repeats "netlink error message".
         move |source| match source {
             rtnetlink::Error::NetlinkError(error) => Self::Io { what, source: error.to_io() },
             source => Self::Netlink { what, source },
@@ -66,28 +66,28 @@ impl LinkError {
     }
 }
 
-/// What of the network could not be set up, each with the reason.
+/// The parts of the network that could not be set up, each with the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Shortcomings {
     /// Why pods cannot reach other networks, or other networks can reach pods.
     pub(crate) outside: Option<String>,
-    /// From where addresses of Services lead to this machine.
+    /// The clients whose packets to addresses of Services arrive at this cluster.
     pub(crate) services: Reach,
 }
 
-/// From where addresses of Services lead to this cluster.
+/// The clients whose packets to addresses of Services arrive at this cluster.
 #[derive(Debug, Default)]
 pub(crate) enum Reach {
-    /// From its pods and from this machine.
+    /// Its pods and this machine.
     #[default]
     Everywhere,
-    /// From its pods: another cluster serves this machine.
+    /// Its pods only, because another cluster serves this machine.
     Pods,
-    /// From nowhere, with the reason.
+    /// None, with the reason.
     Nowhere(String),
 }
 
-/// The network of the machine, as far as the pod network needs it.
+/// The parts of the machine's network that the pod network uses.
 pub(crate) struct Links {
     handle: Handle,
     identity: Identity,
@@ -95,7 +95,7 @@ pub(crate) struct Links {
     mtu: Option<u32>,
     ranges: Ranges,
     task: tokio::task::JoinHandle<()>,
-    /// Keeps other clusters from removing the bridge.
+    /// The claim of the bridge, which prevents other clusters from removing it.
     _claim: Option<leftovers::Claim>,
 }
 
@@ -107,8 +107,9 @@ impl Drop for Links {
 
 impl Links {
     /// Creates the bridge, or finds the bridge of an earlier run. `known` is the range of that run,
-    /// `wanted` the configured range. With `is_used`, pods have addresses of the `known` range, and
-    /// it is kept even if another range is configured or another network overlaps it.
+    /// `wanted` the configured range. If `is_used` is set, pods have addresses of the range
+    /// `known`. That range is then kept even if another range is configured or another network
+    /// overlaps it.
     pub(crate) async fn open(
         identity: Identity,
         folder: &Path,
@@ -117,14 +118,15 @@ impl Links {
         is_used: bool,
     ) -> Result<Self, LinkError> {
         let bridge = identity.bridge();
-        // A holder of the claim that is about to end protects the bridge, too.
+        // Another process may hold the claim and be about to end. Until then, it protects the
+        // bridge as well.
         let claim = leftovers::Claim::take(&bridge).ok();
         let (connection, handle) = connect()?;
         let task = tokio::spawn(connection);
         let opened = async {
             let _turn = turn::take().await;
             if let Err(error) = leftovers::remove(&handle, &bridge).await {
-                // They take ranges, but harm nothing else.
+                // They occupy address ranges but have no other effect.
                 tracing::warn!(%error, "the pod networks of clusters that have ended are not all removed");
             }
             let mut existing = index_of(&handle, &bridge).await?;
@@ -156,8 +158,8 @@ impl Links {
         self.ranges
     }
 
-    /// Opens the way from pods to other networks, and leads the addresses of Services to this
-    /// machine. Pods reach each other and the machine without both.
+    /// Connects pods to other networks, and routes the addresses of Services to this machine.
+    /// Without either, pods can still reach each other and the machine.
     pub(crate) async fn extend(&self, services: Ipv4Net) -> Result<Shortcomings, LinkError> {
         let all = routes(&self.handle, None).await?;
         let overlapping = all.iter().filter(|it| it.destination.prefix_len() > 0 && overlap(it.destination, services));
@@ -170,7 +172,8 @@ impl Links {
                 other.destination
             ))
         } else {
-            // The kernel uses the route with the smallest metric: that of the first cluster.
+            // The kernel uses the route with the smallest metric, which is that of the first
+            // cluster.
             let is_first = others.is_empty() || own.iter().any(|route| is_cluster(route) && route.metric == 0);
             let metric = if is_first { 0 } else { self.bridge };
             match add_local_route(&self.handle, self.bridge, services, metric).await {
@@ -186,9 +189,9 @@ impl Links {
     fn open_outside(&self, services: Option<Ipv4Net>) -> Result<(), String> {
         const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
         let is_on = std::fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() == "1");
-        // The rules come first: with forwarding, the machine would pass packets of others to pods.
+        // The rules come first: without them, the machine would forward packets of others to pods.
         nft::install(&self.identity.table(), &self.identity.bridge(), self.ranges.pods, services).map_err(|error| {
-            format!("the kernel's packet filter (nf_tables) refuses the rules of the pod network: {error}")
+            format!("the kernel's packet filter (nf_tables) rejects the rules of the pod network: {error}")
         })?;
         if !is_on {
             std::fs::write(FORWARD, "1").map_err(|error| format!("{FORWARD} cannot be set to 1: {error}"))?;
@@ -196,8 +199,8 @@ impl Links {
         Ok(())
     }
 
-    /// Connects the namespace of a process. A pair that exists already is completed; a pair whose
-    /// other end is in no pod any more is replaced.
+    /// Connects the namespace of a process. A pair of interfaces that exists already is completed.
+    /// It is replaced if its other end is no longer in a pod.
     pub(crate) async fn connect(&self, pod: &PodUid, pid: u32, address: Ipv4Addr) -> Result<(), LinkError> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = match File::open(&path) {
@@ -209,7 +212,8 @@ impl Links {
         let name = self.identity.interface(pod);
         let is_new = self.create_pair(&name, &namespace, address).await?;
         if namespace::configure(namespace.clone(), settings).await? {
-            // A pair of an earlier run has left its bridge if the bridge was made anew.
+            // The interface of an earlier run is no longer at the bridge if the bridge was created
+            // again.
             return if is_new { Ok(()) } else { self.attach(&name).await };
         }
         self.delete(&name).await?;
@@ -220,13 +224,13 @@ impl Links {
         }
     }
 
-    /// Creates a pair with one end at the bridge and the other in the namespace. Returns false if
-    /// an interface of that name exists.
+    /// Creates a pair of interfaces with one end at the bridge and the other in the namespace.
+    /// Returns false if an interface with that name exists.
     async fn create_pair(&self, name: &str, namespace: &File, address: Ipv4Addr) -> Result<bool, LinkError> {
         let with_mtu = |attributes: &mut Vec<LinkAttribute>| attributes.extend(self.mtu.map(LinkAttribute::Mtu));
         let mut peer = LinkMessage::default();
-        // The hardware address follows from the address, so what others remember of the address stays
-        // right when a pod starts anew or another pod gets the address.
+        // The hardware address is derived from the IP address. Entries in the address caches of
+        // other pods therefore remain valid if a pod starts again or another pod gets the address.
         let [a, b, c, d] = address.octets();
         peer.attributes = vec![
             LinkAttribute::IfName(INTERFACE.to_owned()),
@@ -250,7 +254,7 @@ impl Links {
         self.handle.link().set(message).execute().await.map_err(LinkError::of(what))
     }
 
-    /// Deletes a pod's interface; succeeds if there is none.
+    /// Deletes a pod's interface. Succeeds if it does not exist.
     pub(crate) async fn disconnect(&self, pod: &PodUid) -> Result<(), LinkError> {
         self.delete(&self.identity.interface(pod)).await
     }
@@ -259,7 +263,7 @@ impl Links {
         delete(&self.handle, name).await
     }
 
-    /// Deletes the interfaces at the bridge that belong to no pod of `pods`.
+    /// Deletes the interfaces at the bridge that do not belong to a pod in `pods`.
     pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
         let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
         for link in namespace::links(&self.handle).await? {
@@ -274,8 +278,8 @@ impl Links {
         Ok(())
     }
 
-    /// Deletes the bridge, all interfaces at it, and the packet filter's table. Forwarding stays
-    /// on, because other programs may have come to need it.
+    /// Deletes the bridge, all interfaces at it, and the packet filter table. Forwarding remains
+    /// enabled, because other programs may depend on it by now.
     pub(crate) async fn remove(&self) -> Result<(), LinkError> {
         self.retain(std::iter::empty()).await?;
         self.delete(&self.identity.bridge()).await?;
@@ -284,7 +288,7 @@ impl Links {
     }
 }
 
-/// A netlink connection of the namespace of the calling thread, and the task that drives it.
+/// A netlink connection in the namespace of the calling thread, and the task that drives it.
 fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkError> {
     let connected = rtnetlink::new_connection();
     let (connection, handle, _) =
@@ -297,7 +301,7 @@ fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkEr
 struct Route {
     destination: Ipv4Net,
     interface: Option<u32>,
-    /// The addresses are this machine's.
+    /// True if the addresses belong to this machine.
     is_local: bool,
     metric: u32,
 }
@@ -348,7 +352,7 @@ fn range(
         let other = used.iter().find(|other| overlap(wanted, **other));
         return other.map_or(Ok(wanted), |other| Err(LinkError::RangeInUse { wanted, used: *other }));
     }
-    // Name servers are often reached by the default route.
+    // Name servers are often reached through the default route.
     used.extend(crate::resolvers::of_host().into_iter().filter_map(|server| match server {
         std::net::IpAddr::V4(address) => Some(Ipv4Net::from(address)),
         std::net::IpAddr::V6(_) => None,
@@ -356,8 +360,8 @@ fn range(
     choose(known, &used).ok_or(LinkError::NoRange)
 }
 
-/// The packet size of the interface of the default route. Larger packets of pods would be split or
-/// lost on their way out.
+/// The packet size of the interface of the default route. Larger packets from pods would be
+/// fragmented or lost.
 async fn default_mtu(handle: &Handle, routes: &[Route]) -> Result<Option<u32>, LinkError> {
     let default = routes.iter().find(|route| route.destination.prefix_len() == 0).and_then(|route| route.interface);
     let links = namespace::links(handle).await?;
@@ -378,7 +382,8 @@ async fn ensure_bridge(
 ) -> Result<u32, LinkError> {
     let name = identity.bridge();
     if existing.is_none() {
-        // With an address of its own, a bridge does not change its address with its ports.
+        // A bridge with a fixed hardware address does not change it when interfaces are added or
+        // removed.
         let mut bridge = LinkBridge::new(&name).address(identity.mac().to_vec());
         if let Some(mtu) = mtu {
             bridge = bridge.mtu(mtu);
@@ -395,8 +400,8 @@ async fn ensure_bridge(
     })
 }
 
-/// Makes all addresses of a range addresses of this machine. Without a listener, a connection to
-/// one of them is refused.
+/// Makes all addresses in a range addresses of this machine. A connection to one of them is refused
+/// if there is no listener.
 async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u32) -> Result<(), LinkError> {
     let route = RouteMessageBuilder::<Ipv4Addr>::new()
         .priority(metric)
@@ -407,7 +412,7 @@ async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u
         .table_id(TABLE_LOCAL)
         .build();
     let added = handle.route().add(route).execute().await;
-    ignore_existing(added).map_err(LinkError::of(format!("making {range} addresses of this machine")))
+    ignore_existing(added).map_err(LinkError::of(format!("adding a local route for {range}")))
 }
 
 async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, LinkError> {

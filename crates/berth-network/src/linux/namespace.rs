@@ -1,4 +1,4 @@
-//! The network namespace of a pod, configured from outside.
+//! Configures the network namespace of a pod from outside.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ use super::{LinkError, connect, errno, index_of};
 /// Name of the interface of a pod.
 pub(super) const INTERFACE: &str = "eth0";
 
-/// What a pod's namespace gets.
+/// Configuration of a pod's namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) address: Ipv4Addr,
@@ -25,10 +25,11 @@ pub(super) struct Settings {
     pub(super) gateway: Ipv4Addr,
 }
 
-/// Sets the address and the routes of a namespace whose interface exists, and its loopback
+/// Sets the address and routes of the existing interface in a namespace, and brings the loopback
 /// interface up. Returns false if the interface does not exist.
 ///
-/// A thread of its own enters the namespace and ends afterwards, so that no other task runs in it.
+/// A separate thread enters the namespace and then ends, so that no other task runs in the
+/// namespace.
 pub(super) async fn configure(namespace: Arc<File>, settings: Settings) -> Result<bool, LinkError> {
     let (answer, answered) = oneshot::channel();
     std::thread::Builder::new()
@@ -78,7 +79,7 @@ async fn apply_with(handle: &Handle, settings: Settings) -> Result<bool, LinkErr
     Ok(true)
 }
 
-/// Ignores the error of the kernel that an address or route exists already.
+/// Ignores the kernel's error for an address or route that exists already.
 pub(super) fn ignore_existing(outcome: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
     match outcome {
         Err(rtnetlink::Error::NetlinkError(ErrorMessage { code: Some(code), .. })) if code.get() == -errno::EXIST => {
@@ -88,7 +89,7 @@ pub(super) fn ignore_existing(outcome: Result<(), rtnetlink::Error>) -> Result<(
     }
 }
 
-/// The links of a namespace, by index and name; for tests and for repairs.
+/// The interfaces in a namespace, with index and name.
 pub(super) async fn links(handle: &Handle) -> Result<Vec<rtnetlink::packet_route::link::LinkMessage>, LinkError> {
     handle.link().get().execute().try_collect().await.map_err(LinkError::of("listing network interfaces"))
 }

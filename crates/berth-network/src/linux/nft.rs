@@ -1,11 +1,11 @@
-//! Rules of the kernel's packet filter (nf_tables), written over netlink, so that no program has to
-//! be installed.
+//! Rules of the kernel's packet filter (nf_tables). They are written over netlink, so that no
+//! program needs to be installed.
 //!
-//! Only what a pod network needs is here: one table with three chains. The table is replaced as a
-//! whole in one transaction, so repeating it has no effect.
+//! Implements only the needs of a pod network: one table with three chains. The table is replaced
+//! as a whole in one transaction, so repeating it has no effect.
 //!
-//! Source: the kernel's `include/uapi/linux/netfilter/nf_tables.h`; numbers in messages are big
-//! endian, values in registers are as the processor stores them.
+//! Source: the kernel's `include/uapi/linux/netfilter/nf_tables.h`. Numbers in messages are
+//! big-endian, values in registers are in the processor's byte order.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -33,9 +33,9 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER_LEN: usize = 16;
-/// An acknowledgement is a header, an error number and the header of the request.
+/// Maximum size of an acknowledgement: a header, an error number and the header of the request.
 const ANSWER_MAX: usize = 4096;
-/// Largest part of a list that the kernel sends at once.
+/// Maximum size of the part of a list that the kernel sends at once.
 const PART_MAX: usize = 64 * 1024;
 
 const NF_INET_LOCAL_IN: u32 = 1;
@@ -65,9 +65,9 @@ enum Compare {
     Different = 1,
 }
 
-/// Lets the pods of `bridge` reach other networks with the machine's address, and drops packets of
-/// other networks to the pods, unless they answer a pod, and to the machine's addresses in the ranges
-/// of pods and Services.
+/// Lets the pods of `bridge` reach other networks with the machine's address. Drops packets from
+/// other networks to the pods, unless they reply to a pod, and to the machine's addresses in the
+/// ranges of pods and Services.
 pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option<Ipv4Net>) -> io::Result<()> {
     let mut batch = Batch::begin();
     batch.table(NFT_MSG_NEWTABLE, table);
@@ -88,7 +88,7 @@ pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option
     incoming.drop();
     batch.rule(table, "incoming", incoming);
     batch.chain(table, "local", "filter", NF_INET_LOCAL_IN, PRIORITY_FILTER);
-    // Other clusters of this machine serve their pods at the same addresses of Services.
+    // Other clusters on this machine serve their pods at the same addresses of Services.
     for (range, is_services) in [(Some(pods), false), (services, true)] {
         let Some(range) = range else { continue };
         let mut local = Rule::default();
@@ -105,7 +105,7 @@ pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option
     batch.commit()
 }
 
-/// Removes the table; succeeds if it does not exist.
+/// Removes the table. Succeeds if it does not exist.
 pub(super) fn remove(table: &str) -> io::Result<()> {
     let mut batch = Batch::begin();
     batch.table(NFT_MSG_NEWTABLE, table);
@@ -162,11 +162,11 @@ fn table_name(attributes: &[u8]) -> Option<String> {
     (kind == 1).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// A transaction: messages that take effect together or not at all.
+/// A transaction: its messages take effect either all together or not at all.
 struct Batch {
     bytes: Vec<u8>,
     sequence: u32,
-    /// Start of the last message, which the kernel acknowledges.
+    /// Position of the last message, which the kernel acknowledges.
     last: usize,
 }
 
@@ -210,7 +210,7 @@ impl Batch {
         self.request(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, &attributes);
     }
 
-    /// Sends the transaction. The kernel has executed it when the send returns.
+    /// Sends the transaction. The kernel has executed it when the send call returns.
     fn commit(mut self) -> io::Result<()> {
         let flags = self.last + 6;
         let with_ack = u16::from_ne_bytes([self.bytes[flags], self.bytes[flags + 1]]) | NLM_F_ACK;
@@ -227,12 +227,12 @@ impl Batch {
         match (kind, code) {
             (Some(NLMSG_ERROR), Some(0)) => Ok(()),
             (Some(NLMSG_ERROR), Some(code)) => Err(io::Error::from_raw_os_error(-code)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is not an acknowledgement")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's response is not an acknowledgement")),
         }
     }
 }
 
-/// The expressions of a rule, each evaluated if the one before it matched.
+/// The expressions of a rule. Each is evaluated only if the previous one matched.
 #[derive(Default)]
 struct Rule(Vec<u8>);
 
@@ -273,7 +273,7 @@ impl Rule {
         self.compare(how, prefix.as_bytes());
     }
 
-    /// Matches packets that belong to no known connection.
+    /// Matches packets that do not belong to a known connection.
     fn unknown_connection(&mut self) {
         self.expression("ct", [number(1, NFT_REG_1), number(2, NFT_CT_STATE)].concat());
         self.mask(&STATE_KNOWN.to_ne_bytes());

@@ -1,8 +1,8 @@
-//! The proxy of Services and host ports: listeners on their addresses, which pass connections and
-//! datagrams on to endpoints.
+//! The proxy of Services and host ports. Its listeners forward connections and datagrams to
+//! endpoints.
 //!
 //! A port has a listener only while it has an endpoint, so the kernel refuses connections to a
-//! Service without endpoints. The endpoint sees the machine's address as its client's.
+//! Service without endpoints. An endpoint sees the machine's address as the address of its client.
 
 mod rotation;
 mod tcp;
@@ -24,10 +24,10 @@ use crate::published::Protocol;
 use rotation::Rotation;
 pub(crate) use wanted::{Place, Wanted, wanted};
 
-/// Connections that are open at once, over all Services. Further ones are reset.
+/// Maximum number of open connections over all Services. Additional ones are reset.
 const CONNECTIONS_MAX: usize = 8192;
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Front {
     pub(crate) address: SocketAddr,
@@ -39,7 +39,7 @@ pub(crate) struct Front {
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Clients {
-    /// All that reach it.
+    /// All clients that can reach it.
     All,
     /// This machine and its pods.
     Machine,
@@ -59,7 +59,7 @@ pub(crate) struct ListenError {
 }
 
 impl ListenError {
-    /// Whether this process may not listen there, for example at a port below 1024.
+    /// True if this process lacks the permission to listen there, for example on a port below 1024.
     pub(crate) fn is_forbidden(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
@@ -76,7 +76,7 @@ impl Drop for Listener {
     }
 }
 
-/// The object that listeners belong to.
+/// The object to which listeners belong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     Service(ObjectKey),
@@ -103,16 +103,16 @@ pub(crate) struct Insiders {
 }
 
 impl Proxy {
-    /// `bridge` is the interface at which pods are.
+    /// A proxy without listeners. `bridge` is the interface to which pods are connected.
     pub(crate) fn new(insiders: Insiders, bridge: String) -> Self {
         let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         Self { listeners: Mutex::default(), connections, insiders: Arc::new(insiders), bridge }
     }
 
-    /// Makes the listeners of an object those that are wanted. Open connections stay.
+    /// Replaces the listeners of an object. Open connections are kept.
     ///
     /// # Errors
-    /// The first address that cannot be served; all others are. Repeat the call.
+    /// The first address that cannot be served. All others are served. Repeat the call.
     pub(crate) async fn set(&self, owner: Owner, wanted: Vec<Wanted>) -> Result<(), ListenError> {
         let mut missing = Vec::new();
         {
@@ -165,7 +165,7 @@ impl Proxy {
         let kind = if front.protocol == Protocol::Tcp { Type::STREAM } else { Type::DGRAM };
         let socket = Socket::new(Domain::for_address(front.address), kind, None)?;
         if front.protocol == Protocol::Tcp {
-            // Connections of a listener that was closed may linger.
+            // Connections of a closed listener may still exist.
             socket.set_reuse_address(true)?;
         }
         #[cfg(target_os = "linux")]
@@ -181,8 +181,8 @@ impl Proxy {
     }
 }
 
-/// Whether a listener serves a client; without `insiders`, it serves all. A client of this machine has
-/// one of its addresses, or the address that it connects to.
+/// True if a listener serves a client. Without `insiders`, it serves all clients. A client on this
+/// machine has one of the machine's addresses, or the address to which it connects.
 fn serves(client: IpAddr, local: Option<IpAddr>, insiders: Option<&Insiders>) -> bool {
     let Some(insiders) = insiders else { return true };
     let is_inside = |client: Ipv4Addr| insiders.pods.contains(&client) || insiders.machine.contains(&client);

@@ -19,7 +19,7 @@ struct State {
     endpoints: Vec<SocketAddr>,
     next: usize,
     affinity: Option<Duration>,
-    /// The endpoint of each client, and when it was last used.
+    /// The endpoint of each client, and the time of its last use.
     clients: BTreeMap<IpAddr, (SocketAddr, Instant)>,
 }
 
@@ -38,7 +38,7 @@ impl Rotation {
         }
     }
 
-    /// Whether the endpoint still gets traffic.
+    /// True if the endpoint still receives connections.
     pub(super) fn has(&self, endpoint: SocketAddr) -> bool {
         self.0.lock().endpoints.contains(&endpoint)
     }

@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 
 use super::{Insiders, rotation::Rotation, serves};
 
-/// Connections that the kernel accepts before this process does.
+/// Maximum number of connections that wait to be accepted by this process.
 const BACKLOG: i32 = 1024;
-/// Time for an endpoint to accept a connection. Endpoints are on this machine.
+/// Time limit for an endpoint to accept a connection. Endpoints are on this machine.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Bytes read at once in each direction.
+/// Number of bytes to read at once in each direction.
 const BUFFER: usize = 64 * 1024;
 /// Idle time after which the kernel checks whether the other end still exists.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ async fn pass_on(mut client: TcpStream, address: SocketAddr, rotation: &Rotation
         }
         let copied = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
         if copied.is_err() {
-            // The other end learns that the connection broke, as without a proxy.
+            // The other end sees that the connection broke, as without a proxy.
             reset(&client);
             reset(&server);
         }
@@ -86,13 +86,14 @@ async fn pass_on(mut client: TcpStream, address: SocketAddr, rotation: &Rotation
     reset(&client);
 }
 
-/// Sets options without which a connection works, only slower or longer.
+/// Sets socket options. If that fails, the connection still works, but may be slower or stay open
+/// longer.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE));
 }
 
-/// Lets the kernel reset the connection once the stream is dropped.
+/// Makes the kernel reset the connection when the stream is dropped.
 fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

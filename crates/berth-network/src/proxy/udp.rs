@@ -1,4 +1,5 @@
-//! Datagrams to Services. Each client has a socket to its endpoint until both are silent.
+//! Datagrams to Services. Each client has a socket to its endpoint until neither side sends any
+//! more.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,11 +13,11 @@ use tokio::time::Instant;
 
 use super::{Insiders, rotation::Rotation, serves};
 
-/// Silence after which a client may get another endpoint.
+/// Time without datagrams after which a client may get another endpoint.
 const IDLE: Duration = Duration::from_secs(60);
-/// Clients of one port at once. Datagrams of further clients are dropped.
+/// Maximum number of clients of one port. Datagrams of additional clients are dropped.
 const FLOWS_MAX: usize = 1024;
-/// Largest datagram.
+/// Maximum size of a datagram.
 const DATAGRAM_MAX: usize = 65_535;
 /// Pause after an error of the socket.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -25,7 +26,7 @@ struct Flow {
     endpoint: SocketAddr,
     socket: Arc<UdpSocket>,
     used: Arc<Mutex<Instant>>,
-    /// Passes answers on.
+    /// Task that forwards the endpoint's datagrams to the client.
     answers: JoinHandle<()>,
 }
 
@@ -42,7 +43,7 @@ pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insid
     loop {
         let (length, client) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
-            // The kernel reports here that a client's port was closed.
+            // The kernel reports here that a client has closed its port.
             Err(error) => {
                 tracing::debug!(%error, "a datagram to a Service could not be received");
                 tokio::time::sleep(PAUSE).await;
@@ -68,7 +69,7 @@ pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insid
         }
         if let Some(flow) = flows.get(&client) {
             *flow.used.lock() = Instant::now();
-            // An error says that an earlier datagram was refused; UDP's clients expect losses.
+            // An error means that an earlier datagram was refused. Clients of UDP expect losses.
             let _ = flow.socket.send(&buffer[..length]).await;
         }
     }
@@ -84,7 +85,7 @@ async fn open(front: &Arc<UdpSocket>, client: SocketAddr, rotation: &Rotation) -
     Some(Flow { endpoint, socket, used, answers })
 }
 
-/// Passes the endpoint's datagrams back to the client until both are silent.
+/// Forwards the endpoint's datagrams to the client until neither side sends any more.
 async fn pass_back(front: Arc<UdpSocket>, socket: Arc<UdpSocket>, client: SocketAddr, used: Arc<Mutex<Instant>>) {
     let mut buffer = vec![0; DATAGRAM_MAX];
     loop {

@@ -1,4 +1,4 @@
-//! Which listeners a Service needs, and where they lead.
+//! The listeners that a Service needs, and their endpoints.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,17 +15,19 @@ pub(crate) struct Wanted {
     pub(crate) affinity: Option<Duration>,
 }
 
-/// What a listener needs to know of the network.
+/// The properties of the network on which listeners depend.
 pub(crate) trait Place {
-    /// The address at which this machine serves a cluster IP, if it can, and to which clients.
+    /// The address at which this machine serves a cluster IP, and to which clients; `None` if it
+    /// cannot serve it.
     fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)>;
-    /// Whether this machine may listen at an external address of a Service.
+    /// True if this machine may listen at an external address of a Service.
     fn has_external(&self, address: Ipv4Addr) -> bool;
-    /// Addresses of the node's ports.
+    /// Addresses for node ports.
     fn node_addresses(&self) -> &[Ipv4Addr];
     /// The clients of node ports and host ports.
     fn node_clients(&self) -> Clients;
-    /// Whether an endpoint can be reached. A simulated pod cannot: its address leads nowhere.
+    /// True if an endpoint can be reached. A simulated pod cannot, because its address does not
+    /// exist.
     fn reaches(&self, endpoint: &Endpoint) -> bool;
 }
 
@@ -60,7 +62,8 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
     all
 }
 
-/// The reachable endpoints of a port, ready ones if there are any.
+/// The reachable endpoints of a port: the ready ones, or else those that still serve while they
+/// terminate.
 fn endpoints(service: &Published, port: &Port, place: &impl Place) -> Vec<SocketAddr> {
     let reachable = service.usable().filter(|endpoint| place.reaches(endpoint));
     let of_port = reachable.flat_map(|endpoint| {

@@ -1,4 +1,4 @@
-//! Pods reach each other, the machine and other networks.
+//! Connections between pods, and to the machine and other networks.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ async fn start(network: &Network, name: &str) -> (Space, IpAddr) {
     (space, address)
 }
 
-/// Serves one connection with the client's address.
+/// Accepts one connection and sends the client's address to it.
 fn serve(listener: TcpListener) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let (mut stream, peer) = listener.accept().unwrap();
@@ -88,7 +88,7 @@ fn pods_and_the_machine_reach_each_other() {
         serve(listener);
         assert_eq!(b.run(move || ask(machine)).await.unwrap(), address_b.to_string());
         let own = a.run(move || TcpListener::bind("127.0.0.1:0").and_then(|it| TcpStream::connect(it.local_addr()?)));
-        own.await.expect("the loopback interface of a pod is up");
+        own.await.expect("the loopback interface of a pod is not up");
         network.remove().await.unwrap();
         assert!(!ip("-o link").contains("berth-"), "{}", ip("-o link"));
     });
@@ -110,7 +110,7 @@ fn pods_reach_other_networks_and_are_not_reached_from_there() {
         let (pod, address) = start(&network, "a").await;
         let outside: IpAddr = "192.0.2.2".parse().unwrap();
         let server = server_in(&other, outside).await;
-        assert_eq!(pod.run(move || ask(server)).await.unwrap(), "192.0.2.1", "the machine's address is used");
+        assert_eq!(pod.run(move || ask(server)).await.unwrap(), "192.0.2.1", "the machine's address is not used");
         assert!(pod.run(|| ip("-o link show eth0")).await.contains("mtu 1400"));
 
         let route = format!("route add {} via 192.0.2.1", report.pods);
@@ -146,7 +146,7 @@ fn pods_stay_connected_over_a_restart_and_the_others_are_removed() {
         let server = server_in(&a, address).await;
         tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
 
-        // A pod that starts anew in another namespace replaces what is left of the former one.
+        // A pod that starts again in another namespace replaces the interfaces of the former one.
         let again = Space::new();
         network.connect(&uid("a"), again.pid()).await.unwrap();
         let server = server_in(&again, address).await;
@@ -166,7 +166,7 @@ fn two_clusters_have_networks_of_their_own() {
         assert_ne!(report_one.pods, report_two.pods);
         assert_eq!(
             report_two.limits,
-            ["cluster IPs are reached from pods only: another cluster of this machine uses 10.96.0.0/16"]
+            ["only pods can reach cluster IPs: another cluster of this machine uses 10.96.0.0/16"]
         );
         first.remove().await.unwrap();
         let (pod, address) = start(&second, "a").await;
@@ -176,12 +176,12 @@ fn two_clusters_have_networks_of_their_own() {
 }
 
 #[test]
-fn what_ended_clusters_left_is_removed() {
-    isolated("pods::what_ended_clusters_left_is_removed", async {
+fn bridges_of_clusters_that_have_ended_are_removed() {
+    isolated("pods::bridges_of_clusters_that_have_ended_are_removed", async {
         let bridges = || ip("-o link show type bridge").lines().count();
         let [live, idle, gone, own] = [(); 4].map(|()| tempfile::tempdir().unwrap());
         let (running, _) = open(live.path()).await;
-        // The pod of a cluster whose process does not run stays connected.
+        // The pod of a cluster whose process does not run remains connected.
         let (stopped, _) = open(idle.path()).await;
         let _pod = start(&stopped, "a").await;
         drop(stopped);
@@ -190,15 +190,15 @@ fn what_ended_clusters_left_is_removed() {
         drop(deleted);
         assert_eq!(bridges(), 3);
         let (mine, _) = open(own.path()).await;
-        assert_eq!(bridges(), 4, "a folder exists and a pod is connected");
+        assert_eq!(bridges(), 4, "a bridge whose folder exists and to which a pod is connected was removed");
         drop(mine);
         drop(gone);
         let (mine, _) = open(own.path()).await;
-        assert_eq!(bridges(), 3, "the cluster without a folder is removed with its pod's interface");
+        assert_eq!(bridges(), 3, "the bridge of the cluster without a folder was not removed");
         assert_eq!(ip("-o link show type veth").lines().count(), 1);
         drop((running, mine));
         let (last, _) = open(live.path()).await;
-        assert_eq!(bridges(), 2, "a bridge without a process and without a pod is of no use");
+        assert_eq!(bridges(), 2, "a bridge without a process and without a pod was not removed");
         last.remove().await.unwrap();
     });
 }
@@ -217,7 +217,10 @@ fn a_table_without_its_bridge_is_removed_and_does_not_drop_packets_of_the_next_c
         // The pod's packets go to the gateway, whose address is in the range.
         let (pod, address) = start(&network, "a").await;
         let server = server_in(&pod, address).await;
-        tokio::task::spawn_blocking(move || ask(server)).await.unwrap().expect("the pod answers the machine");
+        tokio::task::spawn_blocking(move || ask(server))
+            .await
+            .unwrap()
+            .expect("the pod does not respond to the machine");
         network.remove().await.unwrap();
     });
 }
@@ -237,8 +240,8 @@ fn a_process_that_has_ended_is_not_connected() {
 }
 
 #[test]
-fn a_configured_range_that_the_machine_uses_is_refused() {
-    isolated("pods::a_configured_range_that_the_machine_uses_is_refused", async {
+fn a_configured_range_that_the_machine_uses_is_rejected() {
+    isolated("pods::a_configured_range_that_the_machine_uses_is_rejected", async {
         ip("link add other type bridge");
         ip("address add 10.50.1.1/24 dev other");
         ip("link set other up");

@@ -1,4 +1,4 @@
-//! Services are found by name and reached at all their addresses.
+//! Services can be resolved by name and reached at all their addresses.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -33,7 +33,7 @@ struct World {
 }
 
 impl World {
-    /// An API server and the controllers; they run until the test's runtime ends.
+    /// Starts an API server and the controllers. They run until the test's runtime ends.
     async fn new(options: Options) -> Self {
         let clock = Clock::system();
         let of_server = clock.clone();
@@ -48,7 +48,7 @@ impl World {
         Self { network, gateway: report.pods.hosts().next().unwrap(), client }
     }
 
-    /// A pod that runs, with its object.
+    /// Starts a pod, with its object.
     async fn pod(&self, name: &str, app: &str) -> (Space, IpAddr) {
         let space = Space::new();
         let address = self.network.allocate(&uid(name)).await.unwrap();
@@ -97,7 +97,7 @@ async fn eventually<T>(what: &str, mut call: impl AsyncFnMut() -> Option<T>) -> 
     }
 }
 
-/// Answers every connection and datagram at port 8080 with `text`.
+/// Responds to every connection and datagram on port 8080 with `text`.
 fn serve(address: IpAddr, text: &'static str) {
     let tcp = TcpListener::bind((address, 8080)).unwrap();
     let udp = UdpSocket::bind((address, 8080)).unwrap();
@@ -139,7 +139,7 @@ fn question(name: &str, kind: RecordType) -> Message {
     message
 }
 
-/// Asks a name server. Returns the code and the data of the answers.
+/// Sends a question to a name server. Returns the code and the data of the answer.
 fn resolve(server: Ipv4Addr, name: &str) -> Option<(ResponseCode, Vec<String>)> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.set_read_timeout(Some(TIMEOUT)).ok()?;
@@ -306,10 +306,10 @@ fn pods_of_two_clusters_reach_the_services_of_their_own() {
             assert_eq!(answer, *text);
         }
         assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
-        // A restart of the first cluster changes nothing.
+        // A restart of the first cluster does not change that.
         let again = Network::open(options(one.path())).await.unwrap().1;
         assert!(!again.limits.iter().any(|limit| limit.starts_with("cluster IPs")), "{again}");
-        // The second is served by its own routes once the first has ended.
+        // Once the first cluster has ended, the routes of the second one apply.
         clusters.remove(0).0.network.remove().await.unwrap();
         let client = &clusters[0].1;
         assert_eq!(client.run(move || ask((web, 80))).await.unwrap(), "the second");
@@ -361,7 +361,7 @@ fn at_the_plain_level_names_lead_to_the_addresses_that_are_served() {
         let answer = eventually("an answer", async || on_machine(move || ask((served.into(), 80))).await.ok()).await;
         assert_eq!(answer, "from the pod");
         let api_server = world.network.api_server_for_pods(Ipv4Addr::new(10, 96, 0, 1));
-        assert_eq!(api_server, "127.0.0.1:6443".parse().unwrap(), "the API server is reached without a Service");
+        assert_eq!(api_server, "127.0.0.1:6443".parse().unwrap(), "the API server is not reached directly");
     });
 }
 
@@ -396,7 +396,7 @@ fn long_answers_come_over_tcp() {
     });
 }
 
-/// Answers every question with the address 192.0.2.80, as the host's name server would.
+/// Answers every question with the address 192.0.2.80, in place of the host's name server.
 fn serve_names(address: &str) {
     let socket = UdpSocket::bind((address, 53)).unwrap();
     std::thread::spawn(move || {
@@ -417,7 +417,7 @@ fn other_names_and_external_names_are_answered_by_the_name_servers_of_the_host()
         let resolvers = folder.path().join("resolv.conf");
         std::fs::write(&resolvers, "nameserver 127.0.0.99\n").unwrap();
         let mounted = Command::new("mount").arg("--bind").args([&resolvers, Path::new("/etc/resolv.conf")]).status();
-        assert!(mounted.unwrap().success(), "the mount namespace is the test's own");
+        assert!(mounted.unwrap().success(), "the mount namespace does not allow the mount");
         serve_names("127.0.0.99");
         let world = World::new(options(folder.path())).await;
         let gateway = world.gateway;

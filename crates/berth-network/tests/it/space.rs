@@ -1,7 +1,8 @@
-//! Network namespaces for tests: one for the test in place of the machine's own, and one per pod.
+//! Network namespaces for tests: one that replaces the machine's own network for the test, and one
+//! per pod.
 //!
-//! A test runs a second time as a child in new user, network and mount namespaces, so that it needs
-//! no rights and changes nothing of the machine.
+//! A test runs a second time as a child process in new user, network and mount namespaces, so that
+//! it needs no privileges and does not change the machine.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,8 +12,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const INSIDE: &str = "BERTH_TEST_NETWORK_NAMESPACE";
 
-/// Runs a test in namespaces of its own; skips it visibly where they cannot be made. `name` is the
-/// test's path in this binary.
+/// Runs a test in namespaces of its own. Skips it with a notice if they cannot be created. `name`
+/// is the test's path in this binary.
 pub(crate) fn isolated(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -39,14 +40,14 @@ pub(crate) fn isolated(name: &str, test: impl Future<Output = ()>) {
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{errors}");
 }
 
-/// Runs `ip` with these words.
+/// Runs `ip` with these arguments.
 pub(crate) fn ip(words: &str) -> String {
     let output = Command::new("ip").args(words.split_whitespace()).output().expect("ip runs");
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A process in a network namespace of its own, as the first process of a pod is.
+/// A process in a network namespace of its own, like the first process of a pod.
 pub(crate) struct Space(Child);
 
 impl Space {
@@ -64,7 +65,7 @@ impl Space {
         self.0.id()
     }
 
-    /// Runs a function in the namespace, on a thread of its own.
+    /// Runs a function in the namespace on a separate thread.
     pub(crate) async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let file = File::open(format!("/proc/{}/ns/net", self.pid())).expect("the namespace");
         let (send, receive) = tokio::sync::oneshot::channel();

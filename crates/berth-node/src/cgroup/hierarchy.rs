@@ -1,4 +1,4 @@
-//! The hierarchies of control groups of the machine.
+//! The machine's hierarchies of control groups.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,10 @@ const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", "freezer", "
 /// Controllers of version 2 without which limits cannot be set.
 const REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// Start of the name of a probe's group; the ID of the probing process follows.
+/// Prefix of the name of a probe's group; the ID of the probing process follows.
 const PROBE: &str = "probe-";
 
-/// Name of the group that holds the pods' groups.
+/// Name of the parent of all pods' groups.
 pub(super) const PARENT: &str = "berth";
 
 /// The group in which the pods' groups are created.
@@ -26,7 +26,7 @@ impl Hierarchies {
     /// Finds the hierarchies in which this process may create groups.
     ///
     /// # Errors
-    /// A sentence with the reason for there being none.
+    /// A sentence with the reason if there are none.
     pub fn detect() -> Result<Self, String> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
@@ -42,14 +42,14 @@ impl Hierarchies {
         Ok(Self(group))
     }
 
-    /// The group of a pod.
+    /// The control group of a pod.
     pub fn pod(&self, uid: &str) -> Group {
         self.0.child(uid)
     }
 
-    /// The parent group in each hierarchy. Version 1: within the group of this process, so that its
-    /// limits hold for the pods. Version 2: at the root where it can be written, because groups with
-    /// processes cannot have children with controllers.
+    /// The parent group in each hierarchy. In version 1 it is within the group of this process, so
+    /// that the limits of that group also hold for the pods. In version 2 it is at the root of the
+    /// writable hierarchy, because a group with processes cannot have children with controllers.
     fn parents(mountinfo: &str, own: &str) -> Group {
         let own = own_groups(own);
         let mut group = Group::default();
@@ -81,12 +81,12 @@ impl Hierarchies {
 }
 
 impl Group {
-    /// Removes the probes of processes that were killed while they probed.
+    /// Removes the probe groups of processes that were killed while they probed.
     fn remove_former_probes(&self) {
         for child in self.folders().into_iter().flat_map(super::folders_within) {
             let pid = child.file_name().and_then(|name| name.to_str()?.strip_prefix(PROBE)?.parse::<u32>().ok());
             if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                // Empty. Another process may have removed it.
+                // The group is empty. Another process may have removed it.
                 let _ = std::fs::remove_dir(child);
             }
         }
@@ -120,7 +120,7 @@ struct MountLine<'a> {
     options: &'a str,
 }
 
-/// Parses a line of `/proc/self/mountinfo`: mount point, file system type and super options.
+/// Parses a line of `/proc/self/mountinfo` into mount point, file system type and super options.
 fn parse_mount(line: &str) -> Option<MountLine<'_>> {
     let (mount, filesystem) = line.split_once(" - ")?;
     let path = PathBuf::from(mount.split(' ').nth(4)?);
@@ -129,7 +129,7 @@ fn parse_mount(line: &str) -> Option<MountLine<'_>> {
     Some(MountLine { path, fs_type, options: fields.nth(1)? })
 }
 
-/// The group of this process by controller, from `/proc/self/cgroup`.
+/// The group of this process in each hierarchy, by controller, from `/proc/self/cgroup`.
 fn own_groups(text: &str) -> BTreeMap<&str, &str> {
     let mut groups = BTreeMap::new();
     for line in text.lines() {

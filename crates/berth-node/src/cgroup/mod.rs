@@ -1,7 +1,7 @@
 //! Control groups of pods and containers, version 1 and 2.
 //!
-//! A [`Group`] is a folder in each hierarchy. The pod's group holds one group per container. The
-//! supervisor is in none of them, so that limits and kills never reach it.
+//! A [`Group`] is one folder in each hierarchy. A pod's group contains one group per container. The
+//! supervisor is in none of them, so that limits and kills never affect it.
 
 mod hierarchy;
 
@@ -18,11 +18,11 @@ use crate::processes;
 
 pub(crate) use hierarchy::Hierarchies;
 
-/// Length of a period of the CPU quota in microseconds, as kubelets set it.
+/// Length of a period of the CPU quota in microseconds, as in kubelets.
 const CPU_PERIOD_MICROS: u64 = 100_000;
 
-/// Number of passes over the processes of a group before a kill gives up. A pass kills every
-/// process it sees, and none can be created meanwhile, so that one or two suffice.
+/// Maximum number of passes over the processes of a group in a kill. A pass kills every process
+/// that it finds. No process can be created during a pass, so one or two usually suffice.
 const KILL_PASSES_MAX: u32 = 200;
 
 /// Pause between passes.
@@ -51,7 +51,7 @@ pub(crate) struct Group {
     pub v2: Option<PathBuf>,
 }
 
-/// Use of a group.
+/// Resource usage of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub cpu_nanos: Option<u64>,
@@ -68,7 +68,7 @@ pub(crate) struct DeviceNumber {
 }
 
 impl Group {
-    /// A group within this one.
+    /// The group with this name within this one.
     pub fn child(&self, name: &str) -> Self {
         Self {
             v1: self.v1.iter().map(|(controller, path)| (controller.clone(), path.join(name))).collect(),
@@ -76,13 +76,13 @@ impl Group {
         }
     }
 
-    /// The folders, each once.
+    /// The folders of the group, each listed once.
     pub fn folders(&self) -> BTreeSet<&Path> {
         self.v1.values().chain(&self.v2).map(PathBuf::as_path).collect()
     }
 
-    /// Creates the folders. Groups of other pods may be removed meanwhile, and an empty parent with
-    /// them, so that the creation is repeated.
+    /// Creates the folders. This is repeated if it fails, because another process may remove groups
+    /// of other pods at the same time, and an empty parent with them.
     pub fn create(&self) -> io::Result<()> {
         for folder in self.folders() {
             let mut attempt = 0;
@@ -101,7 +101,7 @@ impl Group {
         Ok(())
     }
 
-    /// Sets limits. Controllers that the machine does not have are skipped.
+    /// Sets limits. Skips controllers that the machine does not have.
     pub fn limit(&self, limits: &Limits, pids_max: Option<u64>) -> io::Result<()> {
         let shares = (limits.cpu_request_milli * 1024 / 1000).clamp(2, 262_144);
         let quota = limits.cpu_milli.map(|milli| (milli * CPU_PERIOD_MICROS / 1000).max(1000));
@@ -114,7 +114,7 @@ impl Group {
         }
         if let (Some(folder), Some(bytes)) = (self.v1.get("memory"), limits.memory_bytes) {
             write(folder, "memory.limit_in_bytes", &bytes.to_string())?;
-            // Without swap accounting the file is missing.
+            // Without swap accounting the file does not exist.
             let _ = write(folder, "memory.memsw.limit_in_bytes", &bytes.to_string());
         }
         if let (Some(folder), Some(pids)) = (self.v1.get("pids"), pids_max) {
@@ -127,9 +127,9 @@ impl Group {
         }
         if let Some(bytes) = limits.memory_bytes {
             write(folder, "memory.max", &bytes.to_string())?;
-            // Without swap accounting the file is missing.
+            // Without swap accounting the file does not exist.
             let _ = write(folder, "memory.swap.max", "0");
-            // A container that exceeds its limit ends as a whole, as kubelets have it.
+            // If a container exceeds its limit, all its processes are killed, as in kubelets.
             let _ = write(folder, "memory.oom.group", "1");
         }
         if let Some(pids) = pids_max {
@@ -138,7 +138,7 @@ impl Group {
         Ok(())
     }
 
-    /// Replaces the limits of a group, removing those that `limits` does not have.
+    /// Replaces the limits of a group. Removes limits that `limits` does not contain.
     pub fn change_limits(&self, limits: &Limits) -> io::Result<()> {
         if let (Some(folder), None) = (self.v1.get("cpu"), limits.cpu_milli) {
             write(folder, "cpu.cfs_quota_us", "-1")?;
@@ -148,12 +148,13 @@ impl Group {
         }
         if let Some(folder) = self.v1.get("memory") {
             let bytes = limits.memory_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
-            // The limit with swap may never be below the other: whichever can be set first.
+            // The limit with swap may never be below the limit without. Set first whichever can be
+            // set.
             let with_swap = |bytes: &str| write(folder, "memory.memsw.limit_in_bytes", bytes);
             let is_growing = with_swap(&bytes).is_ok();
             write(folder, "memory.limit_in_bytes", &bytes)?;
             if !is_growing {
-                // Without swap accounting the file is missing.
+                // Without swap accounting the file does not exist.
                 let _ = with_swap(&bytes);
             }
         }
@@ -163,7 +164,7 @@ impl Group {
         self.limit(limits, None)
     }
 
-    /// The present limit of CPU time in thousandths of a CPU, `None` if there is none.
+    /// The current limit of CPU time in thousandths of a CPU; `None` if there is no limit.
     pub fn cpu_milli(&self) -> Option<u64> {
         let v1 = self.v1.get("cpu").and_then(|folder| number(&folder.join("cpu.cfs_quota_us")));
         let v2 = || {
@@ -174,7 +175,7 @@ impl Group {
     }
 
     /// Restricts the group to the devices that every container has, and `devices`. Version 2 has no
-    /// file for this; there containers lack the right to create device files.
+    /// file for this. There, containers lack the capability to create device files.
     pub fn restrict_devices(&self, devices: &[DeviceNumber]) -> io::Result<()> {
         let Some(folder) = self.v1.get("devices") else { return Ok(()) };
         write(folder, "devices.deny", "a")?;
@@ -193,9 +194,9 @@ impl Group {
         self.folders().into_iter().try_for_each(|folder| write(folder, "cgroup.procs", &pid.to_string()))
     }
 
-    /// IDs of the processes in the group and the groups within it.
+    /// IDs of the processes in the group and in its child groups.
     pub fn processes(&self) -> BTreeSet<u32> {
-        // A process is in the group in every hierarchy, so that one hierarchy has all of them.
+        // A process is in the group in every hierarchy, so it suffices to read one hierarchy.
         let folder = ["pids", "freezer", "memory", "cpu"].iter().find_map(|name| self.v1.get(*name));
         let mut found = BTreeSet::new();
         for folder in self.v2.iter().chain(folder) {
@@ -204,8 +205,8 @@ impl Group {
         found
     }
 
-    /// Kills every process in the group and waits until none is left. False if some remain, such as
-    /// processes that wait for a broken disk.
+    /// Kills every process in the group and waits until none is left. Returns false if some remain,
+    /// such as processes that wait for a broken disk.
     pub fn kill(&self) -> bool {
         for pass in 0..KILL_PASSES_MAX {
             let processes = self.processes();
@@ -238,29 +239,30 @@ impl Group {
         self.processes().is_empty()
     }
 
-    /// Removes the group's folders and those within it, and the parent of all pods' groups if empty. Processes must have
-    /// been killed. Removing an absent group succeeds.
+    /// Removes the group's folders and their child folders. Removes the parent of all pods' groups
+    /// as well if it is empty. The processes must have been killed before. Removing a group that
+    /// does not exist succeeds.
     pub fn remove(&self) -> io::Result<()> {
         for folder in self.folders() {
             remove_folder(folder)?;
             if let Some(parent) = folder.parent()
                 && parent.file_name().is_some_and(|name| name == hierarchy::PARENT)
             {
-                // Fails while other pods have groups there.
+                // Fails while other pods have groups in the parent.
                 let _ = std::fs::remove_dir(parent);
             }
         }
         Ok(())
     }
 
-    /// Number of processes of the group that the kernel killed for lack of memory.
+    /// Number of processes of the group that the kernel killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
         let v1 = self.v1.get("memory").map(|folder| folder.join("memory.oom_control"));
         let v2 = self.v2.as_ref().map(|folder| folder.join("memory.events"));
         v1.into_iter().chain(v2).filter_map(|path| keyed(&path, "oom_kill")).sum()
     }
 
-    /// Use of CPU and memory.
+    /// Usage of CPU and memory.
     pub fn usage(&self) -> Usage {
         if let Some(folder) = &self.v2 {
             let cpu = keyed(&folder.join("cpu.stat"), "usage_usec").map(|micros| micros * 1000);
@@ -277,7 +279,7 @@ impl Group {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "kills run on threads of their own, in the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "kills block threads of their own and wait in real time")]
 fn pause(pass: u32) {
     if pass > 0 {
         std::thread::sleep(KILL_PAUSE);
@@ -299,7 +301,7 @@ fn number(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The number after a key in a file of lines `key number`.
+/// The number after `key` in a file with lines of the form `key number`.
 fn keyed(path: &Path, key: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
@@ -330,7 +332,7 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
         match std::fs::remove_dir(folder) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // A killed process occupies its group until it is reaped.
+            // A killed process occupies its group until its parent has waited for it.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => pause(pass),
             Err(error) => return Err(context(&error, folder)),
         }

@@ -1,4 +1,4 @@
-//! What a program may do: user, capabilities, system calls, and files at the plain level.
+//! The restrictions of a program: user, capabilities, system calls, and files at the plain level.
 
 use berth_pod_runtime::Security;
 use landlock::{ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError};
@@ -11,8 +11,8 @@ use rustix::thread::{
 use super::{Result, internal};
 use crate::protocol::{LandlockRules, Program, WireError};
 
-/// Capabilities that containers have by default: those of other container runtimes without MKNOD,
-/// because not every version of control groups can restrict devices.
+/// Default capabilities of containers: those of other container runtimes without MKNOD, because
+/// Berth cannot restrict devices with version 2 of control groups.
 const DEFAULT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -27,7 +27,7 @@ const DEFAULT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Limit on open files of a container, as other container runtimes set it.
+/// Limit on open files of a container, as in other container runtimes.
 const OPEN_FILES: u64 = 1 << 20;
 
 /// Raises the limit on open files as far as the machine allows.
@@ -37,7 +37,7 @@ pub(super) fn limit_resources() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(maximum), maximum: Some(maximum) });
 }
 
-/// Gives up every right that the program does not have.
+/// Gives up every privilege that the program must not have.
 pub(super) fn apply(security: &Security, program: &Program, is_isolated: bool) -> Result<()> {
     let failed = |what: &'static str| move |error: rustix::io::Errno| internal(what, error);
     let allowed = if security.privileged { CapabilitySet::all() } else { capabilities(security)? };
@@ -102,7 +102,8 @@ fn capability(name: &str) -> Result<CapabilitySet> {
     known.ok_or_else(|| WireError::Config(format!("capability {name:?} does not exist: see capabilities(7)")))
 }
 
-/// Capabilities outside of the bounding set cannot be gained by executing any program.
+/// Removes all other capabilities from the bounding set. A program that is executed later cannot
+/// gain them.
 fn drop_from_bounding_set(allowed: CapabilitySet) -> Result<()> {
     let last = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").ok().and_then(|text| text.trim().parse().ok());
     let last: u32 = last.unwrap_or(40);
@@ -123,7 +124,7 @@ fn set_ids(program: &Program) -> Result<()> {
     let failed = |error: rustix::io::Errno| internal("user", error);
     let groups: Vec<Gid> = program.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     match set_thread_groups(&groups) {
-        // A user namespace of an ordinary user maps one group only.
+        // An ordinary user's user namespace maps one group only.
         Err(rustix::io::Errno::PERM) if is_in_user_namespace() => {}
         result => result.map_err(failed)?,
     }
@@ -145,8 +146,8 @@ fn is_in_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "deny")
 }
 
-/// Restricts the files that this process and its descendants can use. Kernels without Landlock
-/// restrict nothing.
+/// Restricts the files that this process and its descendants can use. Does nothing on kernels
+/// without Landlock.
 fn restrict_files(rules: &LandlockRules) -> std::result::Result<(), RulesetError> {
     let abi = ABI::V3;
     let mut ruleset = Ruleset::default().handle_access(AccessFs::from_all(abi))?.create()?;

@@ -24,14 +24,14 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Entries of the host's `/dev` that a privileged container has its own of.
+/// Entries of the host's `/dev` that a privileged container does not share with the host.
 const OWN: [&str; 11] =
     ["console", "fd", "hugepages", "mqueue", "ptmx", "pts", "shm", "stderr", "stdin", "stdout", "termination-log"];
 
 /// Mounts `/dev` with the devices of the container.
 pub(super) fn mount(entry: &ContainerEntry, root: &Root) -> Result<()> {
     root.mount("tmpfs", "/dev", MountFlags::NOSUID | MountFlags::STRICTATIME, Some(c"mode=755,size=65536k"))?;
-    // The folder is fresh and this process's own: names in it need no care.
+    // The folder was created by this process, so its names need no safe resolution.
     let dev = root.path.join("dev");
     if entry.config.security.privileged {
         add_all(root, &dev)?;
@@ -51,7 +51,7 @@ pub(super) fn mount(entry: &ContainerEntry, root: &Root) -> Result<()> {
         symlink(target, dev.join(name)).map_err(|error| at("link", dev.join(name), error))?;
     }
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    // A user namespace of an ordinary user has no group 5 (tty).
+    // An ordinary user's user namespace has no group 5 (tty).
     let options = if entry.level == Level::Rootless {
         c"newinstance,ptmxmode=0666,mode=0620"
     } else {

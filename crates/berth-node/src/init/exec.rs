@@ -15,7 +15,7 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use super::{Result, internal};
 use crate::protocol::WireError;
 
-/// Search path of programs if the environment has none.
+/// Search path of programs if the environment does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A pseudo-terminal.
@@ -24,7 +24,7 @@ pub(super) struct Terminal {
     pub slave: OwnedFd,
 }
 
-/// Opens a new terminal of the devpts file system that `multiplexer` belongs to.
+/// Opens a new terminal in the devpts file system to which `multiplexer` belongs.
 pub(super) fn open_terminal(multiplexer: &Path) -> Result<Terminal> {
     let open = || -> io::Result<Terminal> {
         let master = OwnedFd::from(File::options().read(true).write(true).open(multiplexer)?);
@@ -36,7 +36,7 @@ pub(super) fn open_terminal(multiplexer: &Path) -> Result<Terminal> {
     open().map_err(|error| internal("open a terminal", error))
 }
 
-/// Begins a session, and makes the terminal or the three streams the standard streams.
+/// Starts a session. Makes the terminal or the three streams the standard streams.
 pub(super) fn attach_streams(terminal: Option<Terminal>, streams: &[OwnedFd]) -> Result<()> {
     let failed = |error: rustix::io::Errno| internal("standard streams", error);
     let _ = rustix::process::setsid();
@@ -54,8 +54,8 @@ pub(super) fn attach_streams(terminal: Option<Terminal>, streams: &[OwnedFd]) ->
     rustix::stdio::dup2_stderr(stderr).map_err(failed)
 }
 
-/// Moves this process into the namespaces of a container's process. Its PID namespace is this
-/// process's own already.
+/// Moves this process into the namespaces of a container's process. It is in the right PID
+/// namespace already.
 pub(super) fn join(process: &OwnedFd) -> Result<()> {
     let namespaces = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::CONTROL_GROUP;
     move_into_thread_name_spaces(process.as_fd(), namespaces)
@@ -75,7 +75,7 @@ pub(super) fn run(command: &[String], env: &[(String, String)], working_dir: &Pa
         Ok(path) => path,
         Err(error) => return error,
     };
-    // A variable that is given twice has its last value.
+    // If a variable is given twice, the last value is used.
     let mut seen = BTreeSet::new();
     let env: Vec<&(String, String)> = env.iter().rev().filter(|(name, _)| seen.insert(name)).collect();
     let env = env.into_iter().rev().map(|(name, value)| (name, value));
@@ -88,7 +88,7 @@ pub(super) fn run(command: &[String], env: &[(String, String)], working_dir: &Pa
     WireError::Start { exit_code, message: format!("exec {}: {error}", path.display()) }
 }
 
-/// Finds a program by the search path of its own environment.
+/// Finds a program in the search path of its own environment.
 fn find(name: &str, env: &[(String, String)]) -> Result<PathBuf> {
     let not_found = |message: String| WireError::Start { exit_code: 127, message };
     if name.contains('/') {

@@ -1,8 +1,10 @@
-//! The entry helper of a container: sets up what a program may see and do, and executes it.
+//! The entry helper of a container: sets up the view and the privileges of a program, and executes
+//! it.
 //!
 //! The supervisor starts it as the first process of the container's PID namespace, with a control
-//! socket as standard input. It receives an [`Entry`], prepares, answers [`Report::Ready`], waits
-//! for [`Go`], and becomes the program. The supervisor records the start before it sends [`Go`].
+//! socket as standard input. It receives an [`Entry`], prepares the container, sends
+//! [`Report::Ready`], waits for [`Go`], and executes the program. The supervisor records the start
+//! before it sends [`Go`].
 
 mod confine;
 mod devices;
@@ -28,10 +30,10 @@ use crate::options::Level;
 use crate::protocol::wire::{receive_blocking, send_blocking};
 use crate::protocol::{ContainerEntry, Entry, ExecEntry, Go, Program, Report, WireError};
 
-/// What a start fails with.
+/// Result of a step of a start.
 type Result<T> = std::result::Result<T, WireError>;
 
-/// Runs the entry helper. Returns if the program was not executed.
+/// Runs the entry helper. Returns only if the program was not executed.
 pub fn main() -> ExitCode {
     // A process of the pod must not read this process's memory or use its files through `/proc`.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -40,7 +42,7 @@ pub fn main() -> ExitCode {
     };
     let (entry, fds) = match receive_blocking::<Entry>(control.as_fd()) {
         Ok(Some(message)) => message,
-        // The supervisor has gone.
+        // The supervisor has ended.
         Ok(None) => return ExitCode::FAILURE,
         Err(error) => return fail(&control, error.into()),
     };
@@ -60,7 +62,7 @@ fn fail(control: &OwnedFd, error: WireError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Becomes a container's program.
+/// Executes a container's program in this process.
 fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
     let is_isolated = entry.level != Level::Plain;
     let config = &entry.config;
@@ -86,7 +88,7 @@ fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result
         return Err(WireError::Config(message));
     }
     ready(control, program.clone(), terminal.as_ref())?;
-    // Opened before the rights are given up; the device belongs to root.
+    // Opened before the privileges are given up, because the device belongs to root.
     exec::attach_streams(terminal, &fds)?;
     drop(fds);
     confine::limit_resources();
@@ -94,7 +96,7 @@ fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result
     Err(exec::run(&command, &env, &program.working_dir))
 }
 
-/// Becomes a command in a running container.
+/// Executes a command in a running container.
 fn enter(control: &OwnedFd, entry: &ExecEntry, mut fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
     if entry.isolated {
         if fds.is_empty() {
@@ -112,7 +114,7 @@ fn enter(control: &OwnedFd, entry: &ExecEntry, mut fds: Vec<OwnedFd>) -> Result<
     Err(exec::run(&entry.command, &entry.program.env, &entry.program.working_dir))
 }
 
-/// Reports that the program can be executed, and waits until its start is recorded.
+/// Reports that the program is ready to be executed, and waits until its start is recorded.
 fn ready(control: &OwnedFd, program: Program, terminal: Option<&exec::Terminal>) -> Result<()> {
     let fds: Vec<BorrowedFd<'_>> = terminal.iter().map(|terminal| terminal.master.as_fd()).collect();
     send_blocking(control.as_fd(), &Report::Ready(program), &fds)?;
@@ -130,7 +132,7 @@ fn make_working_dir(path: &Path) -> Result<()> {
         .map_err(|error| WireError::Config(format!("working directory {}: {error}", path.display())))
 }
 
-/// Wraps an error of the operating system with what was attempted.
+/// Wraps an error of the operating system with the attempted operation.
 fn internal(what: &str, error: impl Into<io::Error>) -> WireError {
     WireError::Internal(format!("{what}: {}", error.into()))
 }
@@ -140,7 +142,7 @@ fn at(what: &str, path: impl AsRef<Path>, error: impl Into<io::Error>) -> WireEr
     WireError::Internal(format!("{what} {}: {}", path.as_ref().display(), error.into()))
 }
 
-/// Path through which an open file can be mounted or mounted over.
+/// Path in `/proc` that refers to an open file, for use as source or target of a mount.
 fn fd_path(fd: impl AsFd) -> PathBuf {
     use std::os::fd::AsRawFd;
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
@@ -158,7 +160,7 @@ mod tests {
         ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Security, TerminationMessagePolicy,
     };
 
-    /// A container's configuration without anything.
+    /// An empty container configuration.
     pub(super) fn config() -> ContainerConfig {
         ContainerConfig {
             id: ContainerId { pod: PodUid("p".to_owned()), name: "main".to_owned(), attempt: 0 },

@@ -1,7 +1,8 @@
-//! Mounting into a container's root, whose content is not trusted.
+//! Mounts in the root of a container, whose content is not trusted.
 //!
-//! Every target is resolved inside of the root (`openat2` with `RESOLVE_IN_ROOT`) and mounted over
-//! by its descriptor, so that a symbolic link in an image cannot lead a mount to the host's files.
+//! Every target is resolved inside the root (`openat2` with `RESOLVE_IN_ROOT`) and mounted over
+//! through its file descriptor. A symbolic link in an image therefore cannot lead a mount to the
+//! host's files.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -17,13 +18,13 @@ use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive, mount_r
 use super::{Result, at, fd_path};
 use crate::protocol::WireError;
 
-/// The root folder of a container that is being put together.
+/// The root folder of a container during its setup.
 pub(super) struct Root {
     pub path: PathBuf,
     folder: OwnedFd,
 }
 
-/// What must be at a mount's target.
+/// Kind of file that a mount needs as its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Folder,
@@ -52,8 +53,8 @@ impl Root {
         openat2(&self.folder, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }
 
-    /// Opens a path in the root, and creates it and the folders above it where they are missing. A
-    /// symbolic link to nothing is replaced.
+    /// Opens a path in the root. Creates the path and its parent folders if they do not exist.
+    /// Replaces a symbolic link that leads to nothing.
     pub fn ensure(&self, path: &Path, target: Target) -> Result<OwnedFd> {
         let failed = |error: Errno| mount_point(path, error);
         let mut folder = self.try_open(Path::new("/")).map_err(failed)?;
@@ -76,20 +77,20 @@ impl Root {
         Ok(folder)
     }
 
-    /// Mounts a file system that the kernel makes.
+    /// Mounts a virtual file system of the kernel.
     pub fn mount(&self, fs: &str, path: &str, flags: MountFlags, data: Option<&CStr>) -> Result<()> {
         let target = self.ensure(Path::new(path), Target::Folder)?;
         mount(fs, fd_path(&target), fs, flags, data).map_err(|error| at(&format!("mount {fs} at"), path, error))
     }
 
-    /// Binds a file or folder of the host.
+    /// Bind-mounts a file or folder of the host.
     pub fn bind(&self, source: &Path, path: &Path, options: Bind) -> Result<()> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let source = openat(CWD, source, flags, Mode::empty()).map_err(|error| config_at("open", source, error))?;
         self.bind_opened(&source, path, options)
     }
 
-    /// Binds an open file or folder of the host.
+    /// Bind-mounts an open file or folder of the host.
     pub fn bind_opened(&self, source: &OwnedFd, path: &Path, options: Bind) -> Result<()> {
         let failed = |error: Errno| at("bind", path, error);
         let is_folder = FileType::from_raw_mode(fstat(source).map_err(failed)?.st_mode) == FileType::Directory;
@@ -108,8 +109,8 @@ impl Root {
         read_only(&mounted).map_err(|error| at("make read-only", path, error))
     }
 
-    /// Hides what is at a path: an empty folder or file that cannot be written. An absent path is
-    /// hidden already.
+    /// Hides the file or folder at a path behind an empty one that cannot be written. A path that
+    /// does not exist needs no hiding.
     pub fn hide(&self, path: &Path) -> Result<()> {
         let Some(found) = self.resolve(path)? else { return Ok(()) };
         let stat = fstat(&found).map_err(|error| at("hide", path, error))?;
@@ -122,7 +123,7 @@ impl Root {
         done.map_err(|error| at("hide", path, error))
     }
 
-    /// Makes what is at a path read-only, by a mount of its own.
+    /// Makes the file or folder at a path read-only with a bind mount onto itself.
     pub fn freeze(&self, path: &Path) -> Result<()> {
         let Some(found) = self.resolve(path)? else { return Ok(()) };
         mount_bind_recursive(fd_path(&found), fd_path(&found)).map_err(|error| at("bind", path, error))?;
@@ -130,7 +131,7 @@ impl Root {
     }
 }
 
-/// How a file or folder is bound.
+/// Options of a bind mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bind {
     pub read_only: bool,
@@ -147,7 +148,7 @@ fn create(folder: &OwnedFd, name: &Path, target: Target) -> rustix::io::Result<(
         }
     };
     match attempt() {
-        // A symbolic link to nothing.
+        // There is a symbolic link that leads to nothing.
         Err(Errno::EXIST) => {
             unlinkat(folder, name, AtFlags::empty())?;
             attempt()
@@ -156,8 +157,8 @@ fn create(folder: &OwnedFd, name: &Path, target: Target) -> rustix::io::Result<(
     }
 }
 
-/// Makes the mount of an open file read-only. Its other flags stay, because a user namespace may not
-/// clear those of its parent.
+/// Makes the mount of an open file read-only. Keeps its other flags, because a user namespace may
+/// not clear those of its parent.
 pub(super) fn read_only(mounted: &OwnedFd) -> rustix::io::Result<()> {
     let present = fstatvfs(mounted)?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::RDONLY;
@@ -176,8 +177,8 @@ pub(super) fn read_only(mounted: &OwnedFd) -> rustix::io::Result<()> {
     mount_remount(fd_path(mounted), flags, c"")
 }
 
-/// Opens a path within a volume without leaving the volume. Missing folders are created if the
-/// volume is writable.
+/// Opens a path within a volume without leaving the volume. With `may_create`, creates missing
+/// folders.
 pub(super) fn open_within(volume: &OwnedFd, sub_path: &str, may_create: bool) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let open = |path: &Path| openat2(volume, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
@@ -220,7 +221,7 @@ fn config_at(what: &str, path: &Path, error: Errno) -> WireError {
     WireError::Config(format!("{what} {}: {}", path.display(), std::io::Error::from(error)))
 }
 
-/// Mount points and types of the file systems that this process sees, the outer ones first.
+/// Mount points and types of the file systems that this process sees, outer ones first.
 pub(super) fn mounted() -> Vec<(PathBuf, String)> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut found: Vec<(PathBuf, String)> = text

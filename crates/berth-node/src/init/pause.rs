@@ -1,5 +1,5 @@
-//! The first process of a PID namespace that the containers of a pod share. It reaps orphans and
-//! holds nothing that a container could reach through it.
+//! The first process of a PID namespace that the containers of a pod share. It reaps orphans. A
+//! container cannot reach files of the host through it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::{Result, confine, internal, root};
 use crate::protocol::wire::{receive_blocking, send_blocking};
 use crate::protocol::{Go, Program, Report};
 
-/// How often orphans are reaped.
+/// Interval at which orphans are reaped.
 const REAP_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Runs until the supervisor ends or the namespace is killed.
@@ -31,7 +31,8 @@ pub(super) fn run(control: &OwnedFd) -> ExitCode {
     }
     let _ = rustix::process::setsid();
     loop {
-        // The supervisor sends nothing more: its end closes the connection, and the namespace ends.
+        // The supervisor sends nothing more. When it ends, the connection closes and the namespace
+        // ends.
         let mut connection = [PollFd::new(control, PollFlags::IN)];
         match poll(&mut connection, Some(&REAP_INTERVAL)) {
             Ok(0) | Err(Errno::INTR) => while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {},
@@ -40,7 +41,7 @@ pub(super) fn run(control: &OwnedFd) -> ExitCode {
     }
 }
 
-/// A process of the pod that could look through `/proc/1/root` would see an empty folder.
+/// Changes to an empty root. A process of the pod that opens `/proc/1/root` sees an empty folder.
 fn enter_empty_root() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| internal("unshare", error))?;
     root::enter_empty()?;

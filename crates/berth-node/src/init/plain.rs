@@ -1,8 +1,9 @@
 //! A container at the plain level: a process of the host with the host's files.
 //!
-//! The program sees the host's root. Its mounts are links in a folder of its own, `BERTH_ROOT`.
-//! Where the command, its arguments, the environment or the working directory name a mount's path,
-//! the path is replaced by the link's, so that most manifests run unchanged.
+//! The program sees the host's root. The mounts of the container are links in a folder of its own,
+//! `BERTH_ROOT`. If the command, its arguments, the environment or the working directory contain
+//! the path of a mount, that path is replaced with the path of the link. Most manifests therefore
+//! run unchanged.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -12,13 +13,13 @@ use super::mounts::open_within;
 use super::{Result, at, touch, user};
 use crate::protocol::{ContainerEntry, LandlockRules, Program, WireError};
 
-/// Prepares the folder of the container and returns how the program runs.
+/// Prepares the folder of the container. Returns how to run the program.
 pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     let root = entry.folder.join("root");
     make_folders(&root)?;
     let mut rules = LandlockRules::default();
     for mount in &entry.config.mounts {
-        let missing = || WireError::Config(format!("volume {}: the pod has no such volume", mount.volume));
+        let missing = || WireError::Config(format!("volume {}: the pod has no volume with this name", mount.volume));
         let volume = entry.volumes.get(&mount.volume).ok_or_else(missing)?;
         let target = if mount.sub_path.is_empty() {
             volume.path.clone()
@@ -56,7 +57,7 @@ pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     }
     program.env.push(("BERTH_ROOT".to_owned(), root.display().to_string()));
     program.env.push(("TMPDIR".to_owned(), temporary.display().to_string()));
-    // Finds the processes of the pod if nothing else does.
+    // Identifies the processes of the pod if no other mark does.
     program.env.push(("BERTH_POD".to_owned(), entry.cookie.clone()));
     rules.write.push(root);
     rules.write.extend(["/dev", "/proc", "/sys"].map(PathBuf::from));
@@ -65,13 +66,13 @@ pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     Ok(program)
 }
 
-/// The command with mounts' paths replaced.
+/// The command with the paths of mounts replaced.
 pub(super) fn rewrite_all(entry: &ContainerEntry, command: &[String]) -> Vec<String> {
     let (root, paths) = (entry.folder.join("root"), paths(entry));
     command.iter().map(|word| rewrite(word, &root, &paths)).collect()
 }
 
-/// Paths at which the container has something of its own, the longest first.
+/// Paths at which the container has files of its own, longest first.
 fn paths(entry: &ContainerEntry) -> Vec<String> {
     let mut paths: Vec<String> =
         entry.config.mounts.iter().map(|mount| mount.path.trim_end_matches('/').to_owned()).collect();
@@ -80,8 +81,8 @@ fn paths(entry: &ContainerEntry) -> Vec<String> {
     paths
 }
 
-/// Replaces the paths of mounts in a text by their locations. A path counts where it begins after a
-/// character that cannot belong to a longer path, and ends with its last name.
+/// Replaces the paths of mounts in a string with their locations. A path matches only if the
+/// character before it cannot belong to a longer path and it ends at the end of a name.
 fn rewrite(text: &str, root: &Path, paths: &[String]) -> String {
     let continues =
         |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | '/' | '$' | '}');
@@ -107,7 +108,7 @@ fn rewrite(text: &str, root: &Path, paths: &[String]) -> String {
     out
 }
 
-/// Where a path of the container is below `BERTH_ROOT`.
+/// The location below `BERTH_ROOT` of a path of the container.
 fn location(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
@@ -130,7 +131,7 @@ fn working_folder(entry: &ContainerEntry, root: &Path, path: &str) -> Result<Pat
     Ok(own)
 }
 
-/// Makes a link, also if a former attempt made it.
+/// Creates a link. Succeeds if an earlier attempt created it.
 fn place(link: &Path, target: &Path) -> Result<()> {
     match symlink(target, link) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -142,8 +143,8 @@ fn make_folders(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|error| at("create", path, error))
 }
 
-/// Everything that may be read: the host's files without the hidden folders. Landlock knows allowed
-/// paths only, so that the siblings of each step towards a hidden folder are listed.
+/// All readable paths: the host's files without the hidden folders. Landlock only supports allowed
+/// paths, so the result lists the siblings of each parent of a hidden folder.
 fn readable(hidden: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::from("/")];

@@ -14,9 +14,10 @@ use rustix::mount::{
 use super::mounts::{Bind, Root, Target, mounted, open_within};
 use super::{Result, at, devices, internal, secrets, touch};
 use crate::options::Level;
+use crate::overlay::{self, Changes};
 use crate::protocol::{ContainerEntry, HostRoot, WireError};
 
-/// Files of the kernel that reveal or change the machine.
+/// Kernel files that reveal or change the state of the machine.
 const HIDDEN_IN_PROC: [&str; 9] = [
     "/proc/acpi",
     "/proc/asound",
@@ -29,13 +30,13 @@ const HIDDEN_IN_PROC: [&str; 9] = [
     "/sys/firmware",
 ];
 
-/// Settings of the kernel that a container may read.
+/// Kernel settings that a container may read but not write.
 const READ_ONLY_IN_PROC: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Folders of the host's files that each container has for itself, empty at its start.
+/// Folders of the host's files that each container replaces with an empty folder of its own.
 const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
 
-/// File systems that are no part of the host's files.
+/// Types of file systems that do not belong to the host's files.
 const VIRTUAL: [&str; 20] = [
     "autofs",
     "binfmt_misc",
@@ -59,10 +60,7 @@ const VIRTUAL: [&str; 20] = [
     "tracefs",
 ];
 
-/// Maximum length of the options of a mount in bytes: the kernel copies one page.
-const OPTIONS_BYTES_MAX: usize = 4000;
-
-/// Puts the root together.
+/// Builds the root.
 pub(super) fn build(entry: &ContainerEntry) -> Result<Root> {
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).map_err(|error| internal("mount propagation", error))?;
@@ -116,7 +114,8 @@ pub(super) fn enter_empty() -> Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(|error| internal("mount propagation", error))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // The namespace is this process's own: what the folder has on the host does not matter.
+    // The mount namespace belongs to this process, so the use of the folder on the host does not
+    // matter.
     mount("tmpfs", "/proc", "tmpfs", flags, c"size=0,nr_inodes=2").map_err(|error| internal("mount", error))?;
     enter(Path::new("/proc"))
 }
@@ -164,17 +163,8 @@ fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<Files> {
 
 /// Mounts an overlay. `lower` has the lowest folder first.
 fn mount_overlay(lower: &[PathBuf], upper: &Path, work: &Path, path: &Path, is_user: bool) -> Result<()> {
-    let escape = |path: &Path| path.display().to_string().replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
-    let lower: Vec<String> = lower.iter().rev().map(|folder| escape(folder)).collect();
-    let mut options = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), escape(upper), escape(work));
-    if is_user {
-        options += ",userxattr";
-    }
-    if options.len() > OPTIONS_BYTES_MAX {
-        let message = format!("the image has too many layers for one mount: {} of them", lower.len());
-        return Err(WireError::Config(message));
-    }
-    // What a container wrote is of no use after a crash of the machine, so that nothing is synced.
+    let options = overlay::options(lower, Some(&Changes { upper, work }), is_user).map_err(WireError::Config)?;
+    // A container's writes have no use after a crash of the machine, so they need not be synced.
     for options in [format!("{options},volatile"), options] {
         let options = CString::new(options).map_err(|error| WireError::Config(error.to_string()))?;
         match mount("overlay", path, "overlay", MountFlags::NODEV, options.as_c_str()) {
@@ -191,7 +181,7 @@ pub(super) fn opaque(is_user: bool) -> &'static CStr {
     if is_user { c"user.overlay.opaque" } else { c"trusted.overlay.opaque" }
 }
 
-/// Folders in the writable layer that show nothing of the layers below.
+/// Creates folders in the writable layer that hide the folders of the layers below.
 fn make_private(upper: &Path, is_user: bool) -> Result<()> {
     for (name, mode) in PRIVATE {
         let host = Path::new("/").join(name);
@@ -214,7 +204,7 @@ fn make_private(upper: &Path, is_user: bool) -> Result<()> {
     Ok(())
 }
 
-/// The host's folders, read-only, in a root that is otherwise empty.
+/// Bind-mounts the host's folders read-only in an otherwise empty root.
 fn bind_host(entry: &ContainerEntry, path: &Path) -> Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", path, "tmpfs", flags, c"mode=755").map_err(|error| at("mount", path, error))?;
@@ -248,7 +238,7 @@ fn bind_host(entry: &ContainerEntry, path: &Path) -> Result<()> {
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode))
             .map_err(|error| at("create", &folder, error))?;
     }
-    // The binds brought the mounts within the host's folders along.
+    // The bind mounts include the mounts within the host's folders.
     for (inner, _) in mounted().into_iter().filter(|(inner, _)| inner.starts_with(path) && inner != path) {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let is_private = PRIVATE.iter().any(|(name, _)| inner == path.join(name));
@@ -259,7 +249,7 @@ fn bind_host(entry: &ContainerEntry, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Binds the host's other file systems, which an overlay of `/` does not show.
+/// Bind-mounts the host's other file systems, which an overlay of `/` does not show.
 fn bind_host_mounts(root: &Root) -> Result<()> {
     let is_shown = |path: &Path, fs: &str| {
         path != Path::new("/")
@@ -304,7 +294,7 @@ fn mount_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Hides and protects what belongs to the machine.
+/// Hides or write-protects the kernel files that belong to the machine.
 fn protect_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
     if entry.config.security.unmasked_proc {
         return Ok(());
@@ -318,7 +308,8 @@ fn protect_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Binds the pod's `hosts`, `hostname` and `resolv.conf`, unless a volume is mounted there.
+/// Bind-mounts the pod's `hosts`, `hostname` and `resolv.conf`, unless a volume is mounted at the
+/// same path.
 fn bind_etc(entry: &ContainerEntry, root: &Root) -> Result<()> {
     for name in ["hosts", "hostname", "resolv.conf"] {
         let path = Path::new("/etc").join(name);
@@ -333,7 +324,7 @@ fn bind_etc(entry: &ContainerEntry, root: &Root) -> Result<()> {
 }
 
 fn mount_volume(entry: &ContainerEntry, root: &Root, mount: &Mount) -> Result<()> {
-    let missing = || WireError::Config(format!("volume {}: the pod has no such volume", mount.volume));
+    let missing = || WireError::Config(format!("volume {}: the pod has no volume with this name", mount.volume));
     let volume = entry.volumes.get(&mount.volume).ok_or_else(missing)?;
     if mount.propagation == Propagation::Bidirectional {
         let message = "mountPropagation Bidirectional is not supported: mounts of a pod stay within the pod";
@@ -359,7 +350,7 @@ fn mount_volume(entry: &ContainerEntry, root: &Root, mount: &Mount) -> Result<()
     Ok(())
 }
 
-/// Binds the file to which the container writes its termination message.
+/// Bind-mounts the file to which the container writes its termination message.
 fn bind_termination_message(entry: &ContainerEntry, root: &Root) -> Result<()> {
     if entry.config.termination_message_path.is_empty() {
         return Ok(());
@@ -376,7 +367,7 @@ fn make_folders(path: &Path) -> Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| at("create", path, error))
 }
 
-/// Gives a folder of the writable layer the owner and permissions of the folder that it covers.
+/// Gives a folder of the writable layer the owner and permissions of the folder that it hides.
 pub(super) fn copy_owner(from: &Path, to: &Path) {
     if let Ok(metadata) = std::fs::metadata(from) {
         let _ = chown(to, Some(metadata.uid()), Some(metadata.gid()));

@@ -1,7 +1,8 @@
-//! The system-call filter: calls that change the machine fail as if they were not permitted.
+//! The system-call filter. System calls that change the machine fail with a permission error.
 //!
-//! The list is a deny-list, because a list of allowed calls ages with every kernel. The calls need
-//! capabilities that containers lack by default; the filter also keeps bugs in them out of reach.
+//! The filter denies listed calls, because a list of allowed calls would be outdated with every new
+//! kernel. The denied calls need capabilities that containers lack by default. The filter also
+//! keeps bugs in them out of reach.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use seccompiler::{
 use super::Result;
 use crate::protocol::WireError;
 
-/// Calls that are denied.
+/// Denied system calls.
 const DENIED: [i64; 41] = [
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -58,7 +59,7 @@ const DENIED: [i64; 41] = [
     libc::SYS_vhangup,
 ];
 
-/// Flags of `clone` that make namespaces.
+/// Flags of `clone` that create namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -67,8 +68,8 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// Applies the filter to this process and its descendants. On a processor that the filter's
-/// compiler does not know, nothing is filtered.
+/// Applies the filter to this process and its descendants. Does nothing on a processor that the
+/// filter's compiler does not support.
 pub(super) fn apply() -> Result<()> {
     let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(()) };
     let failed = |error: String| WireError::Internal(format!("system-call filter: {error}"));

@@ -8,17 +8,19 @@ use berth_pod_runtime::ContainerConfig;
 use super::Result;
 use crate::protocol::{ContainerEntry, Program, WireError};
 
-/// Maximum size of `/etc/passwd` and `/etc/group` in bytes. An image may contain anything there.
+/// Maximum size of `/etc/passwd` and `/etc/group` in bytes. The image is not trusted to keep them
+/// small.
 const ACCOUNTS_BYTES_MAX: u64 = 4 << 20;
 
 /// Search path of programs if neither the image nor the pod sets one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What an interactive container runs on the host's own files, as images of distributions declare.
+/// Command of an interactive container on the host's own files, as in images of distributions.
 const SHELL: &str = "sh";
 
-/// The command line of a container: Kubernetes' rules for `command`, `args` and the image. The
-/// host's files declare nothing, so an interactive container (`kubectl debug -it`) gets a shell.
+/// The command line of a container, by Kubernetes' rules for `command`, `args` and the image. The
+/// host's files have no default command, so an interactive container (`kubectl debug -it`) gets a
+/// shell.
 pub(super) fn argv(config: &ContainerConfig) -> Vec<String> {
     if !config.command.is_empty() {
         return config.command.iter().chain(&config.args).cloned().collect();
@@ -31,7 +33,8 @@ pub(super) fn argv(config: &ContainerConfig) -> Vec<String> {
     command
 }
 
-/// Resolves how the program runs. `/` is the container's root.
+/// Resolves the user, environment and working directory of the program. `/` is the container's
+/// root.
 pub(super) fn resolve(entry: &ContainerEntry) -> Result<Program> {
     let accounts = Accounts::read(Path::new("/etc"));
     let config = &entry.config;

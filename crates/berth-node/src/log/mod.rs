@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use berth_pod_runtime::StreamName;
 use jiff::Timestamp;
 
-/// Maximum length of the text of one record in bytes, as container runtimes have it.
+/// Maximum length of the text of one record in bytes, as in other container runtimes.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Size at which a log file is rotated.
 pub(crate) const FILE_BYTES_MAX: u64 = 10 << 20;
 
-/// Number of files of a log, the present one included.
+/// Maximum number of files of a log, including the current one.
 const FILES_MAX: u32 = 5;
 
 /// Older part `number` of a log; 1 is the newest of them.
@@ -29,7 +29,7 @@ fn rotated(path: &Path, number: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Existing files of a log, the oldest first.
+/// Existing files of a log, oldest first.
 fn files(path: &Path) -> Vec<PathBuf> {
     let older = (1..FILES_MAX).rev().map(|number| rotated(path, number));
     older.chain([path.to_owned()]).filter(|file| file.exists()).collect()

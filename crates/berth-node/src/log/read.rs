@@ -13,15 +13,16 @@ use super::{Record, files};
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Reads the selected part of a log that exists now, and continues from there.
+/// Reads the selected part of a log up to its current end. Can continue with records that are
+/// appended later.
 pub(crate) struct Follow {
     path: PathBuf,
     query: LogQuery,
     file: Option<File>,
     inode: u64,
-    /// A record whose end was not written yet.
+    /// The start of a record that is not yet complete.
     pending: Vec<u8>,
-    /// The next record begins a line.
+    /// True if the next record starts a new line.
     at_line_start: bool,
     /// Lines to skip before the first selected one.
     skip_lines: u64,
@@ -52,7 +53,7 @@ pub(crate) fn read(path: &Path, query: LogQuery) -> io::Result<Follow> {
 }
 
 impl Follow {
-    /// The next part of the log. An empty part means that nothing more was written yet.
+    /// The next part of the log. If nothing more has been written yet, the part is empty.
     pub fn next(&mut self) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -70,12 +71,13 @@ impl Follow {
         Ok(out)
     }
 
-    /// True if the limit on bytes is reached.
+    /// True once the limit on bytes is reached.
     pub fn is_complete(&self) -> bool {
         self.left_bytes == Some(0)
     }
 
-    /// Reads from the present file or the one after it. `None` at the end of the log.
+    /// Reads from the current file or, at its end, from the next one. Returns `None` at the end of
+    /// the log.
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             if let Some(file) = &mut self.file {
@@ -85,7 +87,7 @@ impl Follow {
                 }
             }
             let Some(newer) = self.newer()? else { return Ok(None) };
-            // The end of the present file may have been written since it was read.
+            // Records may have been appended to the current file since the last read.
             if let Some(file) = &mut self.file {
                 let read = file.read(buffer)?;
                 if read > 0 {
@@ -97,10 +99,10 @@ impl Follow {
         }
     }
 
-    /// Opens the file after the present one.
+    /// Opens the file after the current one.
     fn newer(&self) -> io::Result<Option<File>> {
         let mut newer = None;
-        // The newest first: rotation changes the name of the present file.
+        // Newest first, because rotation renames the current file.
         for path in files(&self.path).into_iter().rev() {
             let Ok(file) = File::open(&path) else { continue };
             if self.file.is_some() && file.metadata()?.ino() == self.inode {
@@ -147,11 +149,11 @@ fn is_selected(record: &Record<'_>, query: &LogQuery) -> bool {
         && query.since.is_none_or(|since| record.timestamp().is_some_and(|time| time >= since))
 }
 
-/// Number of selected lines in a file. A last line without a line feed counts.
+/// Number of selected lines in a file. A last line without a line feed counts as well.
 fn count_lines(path: &Path, query: &LogQuery) -> io::Result<u64> {
     let mut reader = io::BufReader::with_capacity(CHUNK_BYTES, File::open(path)?);
     let (mut lines, mut line, mut is_open) = (0, Vec::new(), false);
-    // `tail` counts before `since` limits the lines.
+    // `tail` is counted before `since` selects lines.
     let query = LogQuery { since: None, ..query.clone() };
     while io::BufRead::read_until(&mut reader, b'\n', &mut line)? > 0 {
         if let Some(record) = Record::parse(line.trim_ascii_end_line()).filter(|record| is_selected(record, &query)) {
@@ -173,29 +175,34 @@ impl TrimLine for Vec<u8> {
     }
 }
 
-/// The last lines of a log: at most `lines_max` of them, and at most `bytes_max` bytes.
+/// The last lines of a log: at most `lines_max` lines and at most `bytes_max` bytes.
 pub(crate) fn tail_text(path: &Path, lines_max: usize, bytes_max: usize) -> io::Result<String> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Err(error) => return Err(error),
     };
-    // Each record has a prefix of 38 bytes: read enough for short lines.
+    // Each record has a prefix of 38 bytes. The window is large enough for short lines.
     let window = (bytes_max + lines_max * 64) as u64;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(window)))?;
     let mut bytes = Vec::new();
     file.take(window).read_to_end(&mut bytes)?;
-    let mut lines: VecDeque<&[u8]> = VecDeque::new();
+    let mut lines: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut is_open = false;
     for record in bytes.split(|byte| *byte == b'\n').filter_map(Record::parse) {
-        lines.push_back(record.text);
+        match lines.back_mut().filter(|_| is_open) {
+            Some(line) => line.extend_from_slice(record.text),
+            None => lines.push_back(record.text.to_owned()),
+        }
+        is_open = record.is_partial;
         if lines.len() > lines_max {
             lines.pop_front();
         }
     }
-    let mut text: Vec<u8> = Vec::new();
-    for line in lines {
-        text.extend_from_slice(line);
+    let mut text: Vec<u8> = Vec::from(lines).join(&b'\n');
+    // The container wrote a line feed after each line but an open one.
+    if !text.is_empty() && !is_open {
         text.push(b'\n');
     }
     let start = text.len().saturating_sub(bytes_max);
@@ -283,5 +290,9 @@ mod tests {
         }
         assert_eq!(tail_text(&log.path, 2, 2048).unwrap(), "line 98\nline 99\n");
         assert_eq!(tail_text(&log.path, 80, 5).unwrap(), "e 99\n");
+        let mut open = StreamWriter::new(StreamName::Stdout);
+        open.write(&mut log.file, Timestamp::UNIX_EPOCH, b"no line feed").unwrap();
+        open.finish(&mut log.file, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(tail_text(&log.path, 2, 2048).unwrap(), "line 99\nno line feed");
     }
 }

@@ -51,7 +51,7 @@ impl LogFile {
 /// Turns the bytes of one stream into records of a log.
 pub(crate) struct StreamWriter {
     stream: StreamName,
-    /// Begin of a line whose end has not come yet.
+    /// The start of a line whose end has not been read yet.
     pending: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ impl StreamWriter {
         Self { stream, pending: Vec::new() }
     }
 
-    /// Writes what the container wrote.
+    /// Logs bytes that the container wrote.
     pub fn write(&mut self, log: &mut LogFile, at: Timestamp, mut bytes: &[u8]) -> io::Result<()> {
         let mut records = Vec::with_capacity(bytes.len() + 64);
         while let Some(end) = memchr::memchr(b'\n', bytes) {
@@ -73,19 +73,20 @@ impl StreamWriter {
         if records.is_empty() { Ok(()) } else { log.append(&records) }
     }
 
-    /// Writes the last line, if it does not end with a line feed.
+    /// Logs the last line if it does not end with a line feed.
     pub fn finish(&mut self, log: &mut LogFile, at: Timestamp) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
         let mut records = Vec::new();
-        // The line goes on nowhere, but a reader must not add a line feed that was never written.
+        // No record continues the line, but readers must not add a line feed that was never
+        // written.
         format(&mut records, at, self.stream, true, &self.pending);
         self.pending.clear();
         log.append(&records)
     }
 
-    /// Adds text without a line feed to the present line, and writes full parts of it.
+    /// Adds text without a line feed to the current line. Writes a record for each full part.
     fn add(&mut self, records: &mut Vec<u8>, at: Timestamp, mut text: &[u8]) {
         while self.pending.len() + text.len() > LINE_BYTES_MAX {
             let (part, rest) = text.split_at(LINE_BYTES_MAX - self.pending.len());

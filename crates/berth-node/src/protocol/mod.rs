@@ -1,7 +1,7 @@
 //! Messages between the runtime, a pod's supervisor and a container's entry helper.
 //!
-//! A message is four bytes with the length of its JSON, most significant first, and the JSON. File
-//! descriptors travel with a message's first bytes ([`wire`]).
+//! A message consists of the length of its JSON in four bytes, most significant first, and the
+//! JSON. File descriptors are sent with the first bytes of a message ([`wire`]).
 
 pub(crate) mod wire;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Group;
 use crate::options::Level;
 
-/// `pod.json`: what a supervisor needs to serve a pod.
+/// Content of `pod.json`: the information that a supervisor needs to serve a pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Launch {
@@ -25,32 +25,32 @@ pub(crate) struct Launch {
     pub created_at: Timestamp,
     /// Addresses of the pod.
     pub ips: Vec<String>,
-    /// The pod stays in the machine's network namespace although it is not on the host's network:
-    /// the pod network has no namespaces.
+    /// True if the pod network has no namespaces. The pod then uses the machine's network namespace
+    /// although it is not on the host's network.
     #[serde(default)]
     pub shared_network: bool,
     pub level: Level,
-    /// The pod's control group, if control groups can be written.
+    /// The pod's control group; `None` if control groups cannot be written.
     pub group: Option<Group>,
     /// Executable and arguments of the entry helper.
     pub init: Vec<String>,
-    /// Folders that containers may not see.
+    /// Folders that are hidden from containers.
     pub hidden: Vec<PathBuf>,
-    /// How the host's files become a container's root.
+    /// How to build a container's root from the host's files.
     pub host_root: HostRoot,
     pub pids_max: u64,
-    /// Memory of the machine in bytes, for the order in which the kernel kills.
+    /// Memory of the machine in bytes, to compute the order in which the kernel kills processes.
     pub machine_memory_bytes: u64,
 }
 
 impl Launch {
-    /// Whether the pod has a network namespace, unless the level is plain.
+    /// True if the pod has a network namespace. Does not consider the level plain, which has none.
     pub fn has_network_namespace(&self) -> bool {
         !self.config.host_network && !self.shared_network
     }
 }
 
-/// How the host's own files become the root file system of a container.
+/// How to build the root file system of a container from the host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum HostRoot {
@@ -58,11 +58,11 @@ pub(crate) enum HostRoot {
     Overlay,
     /// An overlay whose writable layer is in memory.
     MemoryOverlay,
-    /// Read-only binds of the host's folders.
+    /// Read-only bind mounts of the host's folders.
     Binds,
 }
 
-/// A command to a supervisor; one per connection.
+/// A command to a supervisor. Each connection carries one command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Request {
@@ -74,15 +74,15 @@ pub(crate) enum Request {
     Stop { id: ContainerId, grace_ms: u64 },
     /// Change the limits of the pod and of running containers.
     Limit(Box<PodLimits>),
-    /// Kill everything and end.
+    /// Kill all processes of the pod and end.
     Shutdown,
-    /// Run a command in a container. Its standard streams come with the message, unless it runs on
-    /// a terminal. Closing the connection kills the command.
+    /// Run a command in a container. Unless it runs on a terminal, its standard streams are sent
+    /// with the message. Closing the connection kills the command.
     Exec { id: ContainerId, command: Vec<String>, tty: bool },
-    /// Copy the container's output to the pipes that come with the message: output, error output
-    /// and input, as far as `streams` names them.
+    /// Copy the container's output to pipes that are sent with the message: output, error output
+    /// and input, if `streams` selects them.
     Attach { id: ContainerId, streams: AttachStreams },
-    /// Connect to a port of the pod. The socket comes with the answer.
+    /// Connect to a port of the pod. The socket is sent with the response.
     Connect { port: u16 },
 }
 
@@ -94,15 +94,16 @@ pub(crate) struct AttachStreams {
     pub stderr: bool,
 }
 
-/// An answer of a supervisor.
+/// A response of a supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Reply {
     /// The containers of the pod in order of starts.
     Containers(Vec<ContainerStatus>),
-    /// State of a container that was started.
+    /// State of a container after its start.
     Container(ContainerStatus),
-    /// The command was carried out, or the stream begins. A terminal or a socket may come with it.
+    /// The command was carried out, or the stream starts. A terminal or a socket may be sent with
+    /// it.
     Done,
     /// The command or container ended.
     Exited {
@@ -163,20 +164,21 @@ impl From<std::io::Error> for WireError {
     }
 }
 
-/// What an entry helper becomes.
+/// The program that an entry helper executes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Entry {
-    /// A container's program. Standard streams come with the message, unless it has a terminal.
+    /// A container's program. Its standard streams are sent with the message, unless it has a
+    /// terminal.
     Container(Box<ContainerEntry>),
-    /// A command in a running container. The message carries the container's process handle first,
+    /// A command in a running container. The message carries the process handle of the container,
     /// then the standard streams.
     Exec(Box<ExecEntry>),
     /// The first process of a PID namespace that the pod's containers share.
     Pause,
 }
 
-/// Entry of a container's program.
+/// Configuration of a container's program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ContainerEntry {
@@ -190,32 +192,32 @@ pub(crate) struct ContainerEntry {
     pub volumes: BTreeMap<String, VolumeSource>,
     pub hidden: Vec<PathBuf>,
     pub host_root: HostRoot,
-    /// Shared memory of the pod.
+    /// Folder with the shared memory of the pod.
     pub shm: PathBuf,
-    /// The container uses the host's network.
+    /// True if the container uses the host's network.
     pub host_network: bool,
-    /// Control groups of the container by the path at which they appear in it.
+    /// Control groups of the container, by the path at which they are mounted in it.
     pub groups: BTreeMap<PathBuf, PathBuf>,
     /// Host name, for the environment.
     pub hostname: String,
-    /// Marks the processes of the pod where nothing else does.
+    /// Value of an environment variable that marks the processes of the pod if no other mark does.
     pub cookie: String,
 }
 
-/// Where a volume's files are on the host.
+/// Location of a volume's files on the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct VolumeSource {
     pub path: PathBuf,
-    /// The files come from the API: mounts are read-only.
+    /// True if the files come from the API. Mounts are then read-only.
     pub read_only: bool,
-    /// A missing sub-path may be created.
+    /// True if a missing sub-path may be created.
     pub writable: bool,
-    /// The host's own mounts below the path belong to the volume.
+    /// True if the host's mounts below the path belong to the volume.
     pub recursive: bool,
 }
 
-/// A command in a running container.
+/// Configuration of a command in a running container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExecEntry {
@@ -226,7 +228,7 @@ pub(crate) struct ExecEntry {
     pub security: Security,
 }
 
-/// How a program runs: user, environment and working directory, as resolved in the container.
+/// User, environment and working directory of a program, resolved in the container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Program {
@@ -235,11 +237,11 @@ pub(crate) struct Program {
     pub groups: Vec<u32>,
     pub env: Vec<(String, String)>,
     pub working_dir: PathBuf,
-    /// Landlock rules of the plain level: paths that may be written, and read.
+    /// Landlock rules of the plain level.
     pub landlock: Option<LandlockRules>,
 }
 
-/// Paths that processes of a pod at the plain level may use.
+/// Paths that processes of a pod at the plain level may write or read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LandlockRules {
@@ -247,16 +249,18 @@ pub(crate) struct LandlockRules {
     pub write: Vec<PathBuf>,
 }
 
-/// A message of an entry helper. Its connection closes when the program is executed.
+/// A message of an entry helper. The connection closes when the program is executed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Report {
-    /// Set up, and waits for [`Go`]. The terminal comes with the message.
+    /// The setup is complete, and the helper waits for [`Go`]. The terminal is sent with the
+    /// message.
     Ready(Program),
-    /// Failed. Before [`Go`], nothing was recorded and the start may be repeated.
+    /// The setup or the start failed. Before [`Go`], nothing is recorded and the start may be
+    /// repeated.
     Failed(WireError),
 }
 
-/// The start is recorded: execute the program.
+/// The start is recorded. The entry helper executes the program.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Go;

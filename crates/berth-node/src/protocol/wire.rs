@@ -1,4 +1,4 @@
-//! Messages with file descriptors over Unix sockets, for asynchronous and for blocking code.
+//! Messages with file descriptors over Unix sockets, for asynchronous and blocking code.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,11 +12,11 @@ use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// Maximum size of a message in bytes. A container's configuration with all of its environment is
-/// below the API server's limit on objects, a few MiB.
+/// Maximum size of a message in bytes. A container's configuration, environment included, is below
+/// the API server's size limit on objects, which is a few MiB.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum number of descriptors in a message.
+/// Maximum number of file descriptors in a message.
 const DESCRIPTORS_MAX: usize = 4;
 
 /// Sends a message.
@@ -44,7 +44,7 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Res
     Ok(Some((serde_json::from_slice(&body)?, fds)))
 }
 
-/// Fills the buffer. False if the stream ended before its first byte.
+/// Fills the buffer. Returns false if the stream ended before the first byte.
 async fn fill(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_oversized_length_is_rejected_before_memory_is_taken() {
+    async fn an_oversized_length_is_rejected_before_memory_is_allocated() {
         let (left, right) = UnixStream::pair().unwrap();
         left.try_write(&u32::MAX.to_be_bytes()).unwrap();
         assert!(receive::<String>(&right).await.is_err());

@@ -1,4 +1,4 @@
-//! Notifications about pods whose state changed.
+//! Notifications about pods whose state has changed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -8,8 +8,8 @@ use futures::stream::{BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The subscribers. Each has the set of pods that changed since it looked, so that a slow reader
-/// needs no more memory than there are pods and misses no pod's last change.
+/// The subscribers. Each has the set of pods that changed since its last read. A slow reader
+/// therefore needs no more memory than there are pods, and it misses no pod's last change.
 #[derive(Default)]
 pub(super) struct Changes(Mutex<Vec<Weak<Subscriber>>>);
 

@@ -2,7 +2,7 @@
 
 use berth_pod_runtime::{DnsConfig, SandboxConfig};
 
-/// Content of `/etc/hosts`. A pod on the host's network has the host's, as kubelets do.
+/// Content of `/etc/hosts`. A pod on the host's network gets the host's file, as in kubelets.
 pub(super) fn hosts(config: &SandboxConfig, ips: &[String]) -> String {
     let mut text = if config.host_network {
         let host = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn hosts(config: &SandboxConfig, ips: &[String]) -> String {
     text
 }
 
-/// Content of `/etc/resolv.conf`: the host's without a configuration.
+/// Content of `/etc/resolv.conf`. Without a configuration, it is the host's.
 pub(super) fn resolv_conf(dns: Option<&DnsConfig>) -> String {
     let Some(dns) = dns else { return std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default() };
     let mut text = String::new();

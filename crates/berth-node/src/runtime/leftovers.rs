@@ -1,4 +1,4 @@
-//! What a supervisor leaves behind when it is killed.
+//! Cleanup after a supervisor that was killed.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::journal::{self, Record};
 use crate::processes::{self, ProcessId, descendants};
 use crate::protocol::Launch;
 
-/// Passes over the processes of a pod without control groups.
+/// Maximum number of passes over the processes of a pod without control groups.
 const PASSES_MAX: u32 = 50;
 
 /// Kills the processes of a pod whose supervisor has ended, and removes its control group.
@@ -33,7 +33,7 @@ pub(super) fn kill(folder: &PodFolder, launch: &Launch) {
     }
 }
 
-/// Kills a supervisor that does not answer.
+/// Kills a supervisor that does not respond.
 pub(super) fn kill_supervisor(folder: &PodFolder) {
     let records = journal::read(&folder.journal()).unwrap_or_default();
     if let Some(process) = journal::supervisor(&records) {
@@ -41,9 +41,9 @@ pub(super) fn kill_supervisor(folder: &PodFolder) {
     }
 }
 
-/// Living processes of a pod: recorded ones with their descendants and sessions, and those whose
-/// environment names the pod. One that has changed its session, its parent and its environment is
-/// not found.
+/// Living processes of a pod: the recorded ones with their descendants and sessions, and those
+/// whose environment names the pod. A process that has changed its session, parent and environment
+/// is not found.
 fn find(records: &[Record], uid: &str) -> BTreeSet<u32> {
     let recorded: Vec<&ProcessId> = records
         .iter()
@@ -60,7 +60,7 @@ fn find(records: &[Record], uid: &str) -> BTreeSet<u32> {
             found.insert(process.pid);
             found.extend(descendants(&all, process.pid));
         }
-        // A session keeps its ID from being used again while it has members.
+        // The kernel does not reuse the ID of a session that still has members.
         let members = all.iter().filter(|(_, stat)| stat.session == process.pid && stat.started >= process.started);
         found.extend(members.map(|(pid, _)| *pid));
     }

@@ -1,4 +1,4 @@
-//! Logs as streams.
+//! Container logs as streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use futures::stream::StreamExt;
 use super::pod::Pod;
 use crate::log::{Follow, read};
 
-/// How often a followed log is looked at when nothing was written.
+/// Interval at which a followed log is read again after its current end was reached.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 struct State {
@@ -36,7 +36,7 @@ pub(super) async fn open(pod: Arc<Pod>, id: ContainerId, query: LogQuery) -> Res
 
 async fn next(mut state: State) -> Option<(std::io::Result<Bytes>, State)> {
     loop {
-        // Whether the container has ended is read first, so that the read after it is complete.
+        // First check whether the container has ended, so that the following read is complete.
         let has_ended = !state.is_following || !is_running(&state);
         let mut follow = state.follow.take()?;
         let (follow, read) = match blocking(move || {

@@ -34,7 +34,7 @@ use changes::Changes;
 use pod::Pod;
 use supervisor::{Connection, is_alive};
 
-/// Attempts to take the lock of the node's folder.
+/// Maximum number of attempts to take the lock of the node's folder.
 const LOCK_ATTEMPTS: u32 = 50;
 
 /// Pause between attempts.
@@ -43,7 +43,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Runs the pods of one node as processes of this machine.
 pub struct ProcessRuntime(Arc<Node>);
 
-/// What the calls of the runtime share.
+/// The state that all calls of the runtime share.
 struct Node {
     options: Options,
     folder: NodeFolder,
@@ -51,19 +51,19 @@ struct Node {
     hidden: Vec<std::path::PathBuf>,
     changes: Arc<Changes>,
     pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
-    /// Runs, stops and removals of a pod's sandbox come one after the other.
+    /// One lock per pod. Creations, stops and removals of its sandbox run one after another.
     operations: Mutex<BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
-    /// No other process uses the folder.
+    /// The lock of the folder. While it is held, no other process uses the folder.
     _lock: File,
 }
 
 impl ProcessRuntime {
-    /// Opens the node's folder, finds out which isolation works, and adopts the pods that a former
+    /// Opens the node's folder, determines the isolation level, and adopts the pods that a former
     /// process started.
     ///
     /// # Errors
-    /// Another process uses the folder, it cannot be written, or the requested isolation level does
-    /// not work on this machine.
+    /// Another process uses the folder, the folder cannot be written, or the requested isolation
+    /// level does not work on this machine.
     pub async fn open(options: Options) -> Result<(Self, Isolation)> {
         let failed = |error: std::io::Error| RuntimeError::Internal(format!("{}: {error}", options.folder.display()));
         std::fs::create_dir_all(&options.folder).map_err(failed)?;
@@ -93,8 +93,8 @@ impl ProcessRuntime {
     }
 }
 
-/// Takes the lock of the node's folder. A child of the former process that has not executed its
-/// program yet may hold it for a moment.
+/// Takes the lock of the node's folder. A child of the former process may still hold it for a
+/// moment, until it executes its program.
 async fn take_lock(lock: &File, folder: &NodeFolder) -> Result<()> {
     for _ in 0..LOCK_ATTEMPTS {
         if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -107,7 +107,7 @@ async fn take_lock(lock: &File, folder: &NodeFolder) -> Result<()> {
 }
 
 impl Node {
-    /// Finds the pods of the folder.
+    /// Adopts the pods in the folder.
     async fn adopt(self: &Arc<Self>) -> Result<()> {
         let trash = self.folder.trash();
         let entries = std::fs::read_dir(self.folder.pods())
@@ -119,7 +119,7 @@ impl Node {
             let launch = std::fs::read(folder.launch()).ok();
             let launch = launch.and_then(|bytes| serde_json::from_slice::<Launch>(&bytes).ok());
             let Some(launch) = launch else {
-                // The former process ended before it had written the file: nothing was started.
+                // The former process ended before it had written the file, so it started nothing.
                 tracing::warn!(pod = %uid, "removing the folder of a pod that was never started");
                 if let Some(hierarchies) = &self.found.hierarchies
                     && let Err(error) = hierarchies.pod(&uid.0).remove()
@@ -153,7 +153,7 @@ impl Node {
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerStatus> {
         let pod = self.find(&config.id.pod)?;
         let request = Request::Start(Box::new(config.clone()));
-        match Connection::ask(&pod.folder, &request).await? {
+        match Connection::call(&pod.folder, &request).await? {
             Reply::Container(status) => {
                 pod.add(&status);
                 Ok(status)
@@ -166,11 +166,11 @@ impl Node {
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         let pod = self.find(&id.pod)?;
         if !pod.state().is_ready {
-            // Nothing of the pod runs.
+            // No process of the pod runs.
             return Ok(());
         }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        match Connection::ask(&pod.folder, &Request::Stop { id: id.clone(), grace_ms }).await? {
+        match Connection::call(&pod.folder, &Request::Stop { id: id.clone(), grace_ms }).await? {
             Reply::Done => Ok(()),
             Reply::Error(error) => Err(error.into()),
             _ => Err(unexpected()),
@@ -179,7 +179,7 @@ impl Node {
 
     async fn update_limits(&self, uid: &PodUid, limits: &PodLimits) -> Result<()> {
         let pod = self.find(uid)?;
-        match Connection::ask(&pod.folder, &Request::Limit(Box::new(limits.clone()))).await? {
+        match Connection::call(&pod.folder, &Request::Limit(Box::new(limits.clone()))).await? {
             Reply::Done => Ok(()),
             Reply::Error(error) => Err(error.into()),
             _ => Err(unexpected()),
@@ -189,10 +189,14 @@ impl Node {
     async fn update_files(&self, uid: &PodUid, name: &str, volume: &Volume) -> Result<()> {
         let pod = self.find(uid)?;
         let Volume::Files { files } = volume.clone() else {
-            return Err(RuntimeError::Config(format!("volume {name}: only a volume of files can be updated")));
+            return Err(RuntimeError::Config(format!(
+                "volume {name}: only a volume with given file contents (such as configMap or secret) can be updated"
+            )));
         };
         if !matches!(pod.launch.config.volumes.get(name), Some(Volume::Files { .. })) {
-            return Err(RuntimeError::NotFound(format!("pod {uid} has no volume of files named {name}")));
+            return Err(RuntimeError::NotFound(format!(
+                "pod {uid} has no volume {name} with given file contents (such as configMap or secret)"
+            )));
         }
         let group = pod.launch.config.fs_group.filter(|_| sandbox::may_chown());
         let (path, name) = (pod.folder.volume(name), name.to_owned());
@@ -201,10 +205,10 @@ impl Node {
 }
 
 fn unexpected() -> RuntimeError {
-    RuntimeError::Internal("the supervisor sent an unexpected answer".to_owned())
+    RuntimeError::Internal("the supervisor sent an unexpected response".to_owned())
 }
 
-/// Runs work that waits for the disk.
+/// Runs work that waits for the disk on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(RuntimeError::Internal(error.to_string())))
 }

@@ -16,7 +16,7 @@ use crate::folder::PodFolder;
 use crate::journal;
 use crate::protocol::{Launch, Reply, Request};
 
-/// Pause before a connection to a living supervisor is tried again.
+/// Pause before the next attempt to connect to a living supervisor.
 const RECONNECT: Duration = Duration::from_millis(50);
 
 /// A pod.
@@ -39,7 +39,7 @@ impl Drop for Pod {
 }
 
 impl Pod {
-    /// A pod whose supervisor is not connected yet. Its state is that of the journal.
+    /// A pod whose supervisor is not connected yet. Its state is read from the journal.
     pub fn new(folder: PodFolder, launch: Launch, changes: Arc<Changes>) -> Arc<Self> {
         let containers = journaled(&folder);
         let state = PodState {
@@ -69,12 +69,12 @@ impl Pod {
         self.state.borrow().clone()
     }
 
-    /// The state of a run, `None` if it is unknown.
+    /// The state of a run; `None` if the run is unknown.
     pub fn container(&self, id: &ContainerId) -> Option<ContainerStatus> {
         self.state.borrow().containers.iter().find(|container| container.id == *id).cloned()
     }
 
-    /// Waits until a run is not running any more.
+    /// Waits until a run has ended.
     pub async fn container_ended(&self, id: &ContainerId) {
         let is_running = |state: &Arc<PodState>| {
             let found = state.containers.iter().find(|container| container.id == *id);
@@ -83,7 +83,7 @@ impl Pod {
         let _ = self.state.subscribe().wait_for(|state| !is_running(state)).await;
     }
 
-    /// Records a state that a call returned before the follower has it.
+    /// Records a state that a call returned, in case the follower has not received it yet.
     pub fn add(&self, status: &ContainerStatus) {
         if self.container(&status.id).is_none() {
             self.update(|state| state.containers.push(status.clone()));
@@ -103,7 +103,7 @@ impl Pod {
         }
     }
 
-    /// Follows the supervisor from now on. Returns once its present state is known.
+    /// Starts to follow the supervisor. Returns once its current state is known.
     pub async fn follow(self: &Arc<Self>, child: Option<Child>) {
         *self.child.lock() = child;
         let (known, is_known) = tokio::sync::oneshot::channel();
@@ -114,13 +114,13 @@ impl Pod {
         let _ = is_known.await;
     }
 
-    /// The sandbox is not complete: nothing can be started in it.
+    /// Marks the sandbox as incomplete. No container can be started in it.
     pub fn set_unready(&self) {
         self.update(|state| state.is_ready = false);
     }
 
-    /// Waits for the end of the supervisor's process, if this process started it, so that no zombie
-    /// is left.
+    /// If this process started the supervisor, waits for its end, so that it does not remain a
+    /// zombie.
     pub async fn reap(&self) {
         let child = self.child.lock().take();
         if let Some(mut child) = child {
@@ -128,7 +128,8 @@ impl Pod {
         }
     }
 
-    /// The supervisor has ended: kills what it left behind. The journal has what is known.
+    /// Cleans up after the supervisor has ended: kills the processes that it left behind, and reads
+    /// the final states from the journal.
     pub async fn clean_up(&self) {
         self.reap().await;
         let (folder, launch) = (self.folder.clone(), self.launch.clone());
@@ -141,7 +142,7 @@ impl Pod {
     }
 }
 
-/// The runs that the journal has. A torn or unreadable journal has none.
+/// The runs in the journal. If it cannot be read, there are none.
 fn journaled(folder: &PodFolder) -> Vec<ContainerStatus> {
     let records = journal::read(&folder.journal()).unwrap_or_else(|error| {
         tracing::error!(journal = %folder.journal().display(), %error, "cannot read a pod's journal");
@@ -150,8 +151,8 @@ fn journaled(folder: &PodFolder) -> Vec<ContainerStatus> {
     journal::runs(&records).into_iter().map(|run| run.status).collect()
 }
 
-/// Copies the supervisor's reports into the pod's state until the supervisor ends. Holds the pod
-/// only while it changes it, so that a pod that is dropped ends this task.
+/// Copies the supervisor's reports into the pod's state until the supervisor ends. The task holds
+/// the pod only during a change, and ends when the pod is dropped.
 async fn follow(pod: std::sync::Weak<Pod>, folder: PodFolder, known: tokio::sync::oneshot::Sender<()>) {
     let mut known = Some(known);
     loop {

@@ -18,25 +18,26 @@ use crate::protocol::{Launch, Request};
 use crate::time::now;
 use crate::volumes;
 
-/// How long a supervisor may take to stop its pod before it is killed.
+/// Time limit for a supervisor to stop its pod. After that it is killed.
 const STOP_MAX: Duration = Duration::from_secs(20);
 
-/// Interval of checks for the end of a supervisor.
+/// Interval of checks whether a supervisor has ended.
 const STOP_POLL: Duration = Duration::from_millis(5);
 
-/// Whether this process may give files to another group.
+/// True if this process may change the group of files.
 pub(super) fn may_chown() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 impl Node {
-    /// Creates a pod's sandbox, or returns the one it has.
+    /// Creates a pod's sandbox, or returns the existing one.
     pub(super) async fn run_sandbox(&self, config: &SandboxConfig) -> Result<Arc<Pod>> {
         let operation = self.operation(&config.uid);
         let _operation = operation.lock().await;
         let known = self.pods.lock().get(&config.uid).cloned();
         if let Some(pod) = known.filter(|pod| pod.state().is_ready && is_alive(&pod.folder)) {
-            // A former call may have ended between the start and the connection.
+            // A former call may have ended after the start and before the connection to the
+            // network.
             self.connect(&pod).await?;
             return Ok(pod);
         }
@@ -53,33 +54,37 @@ impl Node {
         let launch = self.launch(config, ips);
         let pod = Pod::new(folder.clone(), launch.clone(), self.changes.clone());
         blocking(move || prepare(&folder, &launch)).await?;
-        // The folder exists durably from here: the pod is known, whatever fails.
+        // The folder exists durably from now on, so the pod must be known even if a later step
+        // fails.
         self.pods.lock().insert(config.uid.clone(), pod.clone());
         let child = match spawn(&self.options.helper, &pod.folder).await {
             Ok(child) => Some(child),
-            // A supervisor that a former process started came up after it.
+            // A supervisor that a former process started became ready after that process had ended.
             Err(_) if is_alive(&pod.folder) => None,
             Err(error) => return Err(error),
         };
         pod.follow(child).await;
         let connected = self.connect(&pod).await;
         if connected.is_err() {
-            // No container may start without the network. The next attempt begins afresh.
+            // No container may start without the network. The next attempt creates the sandbox
+            // again.
             pod.set_unready();
         }
         connected.map(|()| pod)
     }
 
-    /// One operation on the sandbox of a pod at a time.
+    /// The lock that allows only one operation at a time on the sandbox of a pod.
     fn operation(&self, uid: &PodUid) -> Arc<tokio::sync::Mutex<()>> {
         self.operations.lock().entry(uid.clone()).or_default().clone()
     }
 
-    /// Refuses what the isolation level cannot do.
+    /// Rejects configurations that the isolation level does not support.
     fn check(&self, config: &SandboxConfig) -> Result<()> {
         let level = self.found.isolation.level;
         let unsupported = |what: &str| {
-            Err(RuntimeError::Unsupported(format!("{what} needs the isolation level full; it is {level}")))
+            Err(RuntimeError::Unsupported(format!(
+                "{what} requires isolation level `full`; this node has level `{level}`"
+            )))
         };
         if level == Level::Plain && !config.sysctls.is_empty() {
             return unsupported("securityContext.sysctls");
@@ -101,7 +106,7 @@ impl Node {
             shared_network: self.options.network.as_ref().is_some_and(|network| network.is_shared()),
             level: self.found.isolation.level,
             group: self.found.hierarchies.as_ref().map(|hierarchies| hierarchies.pod(&config.uid.0)),
-            init: isolation::init_command(&self.options),
+            init: self.options.helper.init(),
             hidden: self.hidden.clone(),
             host_root: self.found.host_root,
             pids_max: self.options.pids_max,
@@ -116,7 +121,7 @@ impl Node {
         if pod.state().containers.is_empty()
             && let Err(error) = self.connect(pod).await
         {
-            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network: it is started again");
+            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network; the sandbox of the pod will be started again");
             pod.set_unready();
         }
     }
@@ -136,20 +141,20 @@ impl Node {
         network.connect(&config.uid, process.pid).await
     }
 
-    /// Kills what is left of a pod and releases what it holds.
+    /// Kills the remaining processes of a pod and releases its resources.
     pub(super) async fn stop_sandbox(&self, uid: &PodUid) -> Result<()> {
         let operation = self.operation(uid);
         let _operation = operation.lock().await;
         let known = self.pods.lock().get(uid).cloned();
         let Some(pod) = known else { return self.release(uid).await };
         let stop = async {
-            let _ = Connection::ask(&pod.folder, &Request::Shutdown).await;
+            let _ = Connection::call(&pod.folder, &Request::Shutdown).await;
             while is_alive(&pod.folder) {
                 tokio::time::sleep(STOP_POLL).await;
             }
         };
         if is_alive(&pod.folder) && tokio::time::timeout(STOP_MAX, stop).await.is_err() {
-            tracing::error!(pod = %uid, "killing the supervisor of a pod, which does not answer");
+            tracing::error!(pod = %uid, "killing the supervisor of a pod, which does not respond");
             leftovers::kill_supervisor(&pod.folder);
         }
         pod.clean_up().await;
@@ -174,7 +179,8 @@ impl Node {
         let was_known = self.pods.lock().remove(uid).is_some();
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {
-            // A supervisor that a former process started late must not serve a removed folder.
+            // A supervisor that a former process started may become ready late. It must not serve a
+            // removed folder.
             let _lock = supervisor::lock(&folder)?;
             discard(&node, &folder, &removed);
             Ok(())
@@ -188,11 +194,12 @@ impl Node {
     }
 }
 
-/// Writes the pod's folder. Repeating it changes nothing but `pod.json`.
+/// Writes the pod's folder. A repeated call changes nothing but `pod.json`.
 fn prepare(folder: &PodFolder, launch: &Launch) -> Result<()> {
     let failed = |error: io::Error| RuntimeError::Internal(format!("{}: {error}", folder.path().display()));
     for path in [folder.path().to_owned(), folder.volumes(), folder.logs(), folder.containers(), folder.etc()] {
-        // At the plain level containers of other users reach their volumes through these folders.
+        // At the plain level, containers that run as other users reach their volumes through these
+        // folders.
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&path).map_err(failed)?;
     }
     volumes::create(folder, &launch.config, may_chown())?;
@@ -211,18 +218,20 @@ fn prepare(folder: &PodFolder, launch: &Launch) -> Result<()> {
     write_durably(&folder.launch(), &serde_json::to_vec(launch).map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-/// Replaces a file so that a crash leaves the old or the new content.
+/// Replaces a file. After a crash, it has either the old or the new content.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     io::Write::write_all(&mut file, bytes)?;
     file.sync_data()?;
-    // The names of new files become durable with the first record of a start, which is synced after.
+    // The names of new files become durable with the first record of a start, which is synced
+    // later.
     std::fs::rename(&temporary, path)
 }
 
-/// Moves a pod's folder away and removes it. What cannot be removed now is removed at the next start.
+/// Moves a pod's folder to the trash and removes it. If that fails, it is removed at the next
+/// start.
 pub(super) fn discard(node: &NodeFolder, folder: &PodFolder, uid: &PodUid) {
     let trash = node.trash();
     for number in 0u32.. {
@@ -241,7 +250,7 @@ pub(super) fn discard(node: &NodeFolder, folder: &PodFolder, uid: &PodUid) {
     }
 }
 
-/// Removes what a former process left in the trash.
+/// Removes the folders that a former process left in the trash.
 pub(super) fn empty_trash(trash: &Path) {
     for entry in std::fs::read_dir(trash).into_iter().flatten().flatten() {
         empty(&entry.path());

@@ -1,4 +1,4 @@
-//! Use of CPU, memory and disk by a pod.
+//! Usage of CPU, memory and disk by a pod.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::protocol::Launch;
 use crate::time::now;
 use crate::tree;
 
-/// Reads the use of CPU and memory of a pod that runs.
+/// Measures the CPU and memory usage of a running pod.
 pub(super) fn read(folder: &PodFolder, launch: &Launch, state: &PodState) -> PodStats {
     let records =
         if launch.group.is_none() { journal::read(&folder.journal()).unwrap_or_default() } else { Vec::new() };
@@ -39,7 +39,7 @@ pub(super) fn read(folder: &PodFolder, launch: &Launch, state: &PodState) -> Pod
     PodStats { uid: state.uid.clone(), at: now(), containers }
 }
 
-/// Reads the use of the disk by a pod that runs. Visits what it wrote.
+/// Measures the disk usage of a running pod. Visits all files that the pod wrote.
 pub(super) fn disk(folder: &PodFolder, launch: &Launch, state: &PodState) -> PodDisk {
     let volumes = launch.config.volumes.iter();
     let volumes = volumes.filter(|(_, volume)| matches!(volume, Volume::EmptyDir { memory: false, .. }));
@@ -49,7 +49,7 @@ pub(super) fn disk(folder: &PodFolder, launch: &Launch, state: &PodState) -> Pod
     }
 }
 
-/// The runs that have not ended, and when they started.
+/// The runs that have not ended, with their start times.
 fn running(state: &PodState) -> impl Iterator<Item = (&ContainerId, Timestamp)> {
     state.containers.iter().filter_map(|container| match container.state {
         ContainerState::Running { started_at } => Some((&container.id, started_at)),
@@ -57,12 +57,12 @@ fn running(state: &PodState) -> impl Iterator<Item = (&ContainerId, Timestamp)> 
     })
 }
 
-/// What a container wrote outside of volumes, with its log.
+/// Size of the files that a container wrote outside of volumes, and of its log.
 fn disk_bytes(folder: &PodFolder, id: &ContainerId) -> u64 {
     tree::disk_bytes(&folder.container(id).join("upper")) + crate::log::disk_bytes(&folder.log(id))
 }
 
-/// Use of a process and its descendants. What ended descendants used is not counted.
+/// Usage of a process and its descendants. Usage of descendants that have ended is not included.
 fn of_processes(process: &ProcessId) -> Usage {
     if !process.is_alive() {
         return Usage::default();

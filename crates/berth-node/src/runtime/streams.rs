@@ -1,5 +1,5 @@
-//! The runtime's side of commands, attachments and forwarded ports: copying between a client's
-//! streams and pipes whose other ends a container has.
+//! The runtime's side of commands, attachments and forwarded ports: copies data between a client's
+//! streams and pipes whose other ends belong to a container.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::folder::PodFolder;
 use crate::protocol::{AttachStreams, Reply, Request};
 use crate::terminal::Terminal;
 
-/// Bytes copied at once.
+/// Number of bytes to copy at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Maximum output of a command that is run for its output, as kubelets have it.
+/// Maximum output of a command that runs without a client, as in kubelets.
 const OUTPUT_BYTES_MAX: usize = 10 << 10;
 
-/// Time in which a client's last input reaches a program that has closed its side of a forwarded
-/// connection, as container runtimes have it.
+/// Time limit for copying a client's last input after the program has closed its side of a
+/// forwarded connection, as in other container runtimes.
 const LAST_INPUT: Duration = Duration::from_secs(1);
 
 fn internal(error: impl std::fmt::Display) -> RuntimeError {
@@ -72,7 +72,7 @@ pub(super) async fn exec(folder: PodFolder, id: ContainerId, command: Vec<String
     };
     let work = async {
         let (outputs, code) = tokio::join!(outputs, end);
-        // A client that does not read any more does not change how the command ended.
+        // If the client stops reading, the result of the command does not change.
         outputs.map_err(internal)?;
         code
     };
@@ -82,12 +82,12 @@ pub(super) async fn exec(folder: PodFolder, id: ContainerId, command: Vec<String
     }
 }
 
-/// Waits for the begin of a command or attachment. Returns its terminal.
+/// Waits for the start of a command or attachment. Returns its terminal.
 async fn begin(folder: &PodFolder, connection: &Connection) -> Result<Option<OwnedFd>> {
     match connection.next().await {
         Some((Reply::Done, mut fds)) => Ok(fds.pop()),
         Some((Reply::Error(error), _)) => Err(error.into()),
-        Some(_) => Err(internal("the supervisor sent an unexpected answer")),
+        Some(_) => Err(internal("the supervisor sent an unexpected response")),
         None => Err(gone(folder)),
     }
 }
@@ -96,7 +96,7 @@ async fn finish(folder: &PodFolder, connection: &Connection) -> Result<ExitStatu
     match connection.next().await {
         Some((Reply::Exited { code }, _)) => Ok(ExitStatus { code }),
         Some((Reply::Error(error), _)) => Err(error.into()),
-        Some(_) => Err(internal("the supervisor sent an unexpected answer")),
+        Some(_) => Err(internal("the supervisor sent an unexpected response")),
         None => Err(gone(folder)),
     }
 }
@@ -114,7 +114,7 @@ fn output_pipe(is_wanted: bool) -> Result<(OwnedFd, Option<pipe::Receiver>)> {
     Ok((write, Some(pipe::Receiver::from_owned_fd(read).map_err(internal)?)))
 }
 
-/// Copies a client's input. Its end closes the pipe; then waits without end.
+/// Copies a client's input. Closes the pipe when the input ends, then waits forever.
 async fn copy_in(stdin: Option<Input>, pipe: Option<pipe::Sender>) -> std::convert::Infallible {
     if let (Some(mut stdin), Some(mut pipe)) = (stdin, pipe) {
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -127,8 +127,8 @@ async fn copy_in(stdin: Option<Input>, pipe: Option<pipe::Sender>) -> std::conve
     std::future::pending().await
 }
 
-/// Copies a command's output until its end. Once the command has exited, what is in the pipe is the
-/// end, because a process that it left behind may hold the pipe.
+/// Copies a command's output until it ends. Once the command has exited, only the data already in
+/// the pipe is copied, because a process that the command left behind may keep the pipe open.
 async fn copy_out(
     pipe: Option<pipe::Receiver>,
     output: Option<Output>,
@@ -139,10 +139,7 @@ async fn copy_out(
     let mut is_over = false;
     loop {
         let read = if is_over {
-            match pipe.try_read(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
-                read => read?,
-            }
+            read_now(&pipe, &mut buffer)?
         } else {
             tokio::select! {
                 biased;
@@ -158,6 +155,17 @@ async fn copy_out(
         }
         output.write_all(&buffer[..read]).await?;
         output.flush().await?;
+    }
+}
+
+/// Reads what is in a pipe without waiting; 0 if there is nothing.
+///
+/// `try_read` reads nothing before the runtime has noticed the data, and it may notice the end of
+/// the command first.
+fn read_now(pipe: &pipe::Receiver, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut *buffer)) {
+        Err(rustix::io::Errno::AGAIN) => Ok(0),
+        read => Ok(read?),
     }
 }
 
@@ -243,7 +251,7 @@ async fn resize(terminal: BorrowedFd<'_>, sizes: Option<mpsc::Receiver<TerminalS
     std::future::pending().await
 }
 
-/// Runs a command and returns its output.
+/// Runs a command without a client and returns its output.
 pub(super) async fn exec_sync(folder: PodFolder, id: ContainerId, command: Vec<String>) -> Result<ExecOutput> {
     let collected = Arc::new(Mutex::new(Vec::new()));
     let output = || -> Option<Output> { Some(Box::new(Collect(collected.clone()))) };
@@ -253,7 +261,7 @@ pub(super) async fn exec_sync(folder: PodFolder, id: ContainerId, command: Vec<S
     Ok(ExecOutput { exit_code: status.code, output })
 }
 
-/// Keeps the first bytes that are written.
+/// Keeps the first bytes that are written to it, and discards the rest.
 struct Collect(Arc<Mutex<Vec<u8>>>);
 
 impl tokio::io::AsyncWrite for Collect {
@@ -283,7 +291,7 @@ impl tokio::io::AsyncWrite for Collect {
     }
 }
 
-/// Connects a client's streams to a container's own.
+/// Connects a client's streams to those of a container.
 pub(super) async fn attach(folder: PodFolder, id: ContainerId, io: StreamIo) -> Result<ExitStatus> {
     let streams = AttachStreams { stdin: io.stdin.is_some(), stdout: io.stdout.is_some(), stderr: io.stderr.is_some() };
     let mut fds = Vec::new();
@@ -347,13 +355,14 @@ pub(super) async fn port_forward(folder: PodFolder, port: u16, stream: Box<dyn D
     join(stream, TcpStream::from_std(socket).map_err(internal)?).await.map_err(internal)
 }
 
-/// Copies both ways until the pod's program has closed the connection. The client may close its
-/// side before. Some clients (the Python client's) close theirs only when the whole session ends.
+/// Copies in both directions until the pod's program has closed the connection. The client may
+/// close its side earlier. Some clients (such as the Python client) close theirs only when the
+/// whole session ends.
 async fn join(client: Box<dyn Duplex>, pod: TcpStream) -> std::io::Result<()> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_pod, mut to_pod) = pod.into_split();
     let sending = async {
-        // A program that reads no more may still write.
+        // A program that no longer reads may still write.
         let _ = tokio::io::copy(&mut from_client, &mut to_pod).await;
         let _ = to_pod.shutdown().await;
     };
@@ -368,5 +377,24 @@ async fn join(client: Box<dyn Duplex>, pod: TcpStream) -> std::io::Result<()> {
             let _ = tokio::time::timeout(LAST_INPUT, sending).await;
             received
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_of_a_command_that_has_exited_is_complete_although_the_pipe_stays_open() {
+        let (read, write) = new_pipe().expect("a pipe");
+        let pipe = pipe::Receiver::from_owned_fd(read).expect("a receiver");
+        // The runtime is not polled between this write and the copy.
+        rustix::io::write(&write, b"last").expect("room in the pipe");
+        let (output, mut client) = tokio::io::duplex(64);
+        let (_exited, has_exited) = watch::channel(true);
+        copy_out(Some(pipe), Some(Box::new(output)), has_exited).await.expect("a copy");
+        let mut copied = String::new();
+        client.read_to_string(&mut copied).await.expect("text");
+        assert_eq!(copied, "last");
     }
 }

@@ -1,4 +1,4 @@
-//! One run of a container: start, record, and end.
+//! One run of a container: its start, the records about it, and its end.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -34,17 +34,17 @@ use crate::{tree, volumes};
 /// Maximum size of a termination message in bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Part of a log that serves as a termination message: lines, and bytes.
+/// Part of a log that serves as a termination message: maximum number of lines, and of bytes.
 const MESSAGE_LOG: (usize, usize) = (80, 2048);
 
-/// Standard streams of a program, and the supervisor's ends of them.
+/// Standard streams of a program, and the supervisor's ends of their pipes.
 struct Streams {
     program: Vec<OwnedFd>,
     stdin: Option<pipe::Sender>,
     outputs: Vec<(StreamName, pipe::Receiver)>,
 }
 
-/// Starts one run of a container, unless it was started before.
+/// Starts one run of a container, unless this run was started before.
 pub(super) async fn start(pod: &Rc<Pod>, config: ContainerConfig) -> Result<ContainerStatus, WireError> {
     let _starting = pod.starting.lock().await;
     if let Some(known) = pod.find(&config.id) {
@@ -139,8 +139,8 @@ async fn launch(
     Ok(status)
 }
 
-/// The helper ended without a report: the kernel killed it, such as for a memory limit that is too
-/// small for it.
+/// The error if the helper ended without a report. The kernel killed it, for example because the
+/// container's memory limit is too small for it.
 async fn killed_in_setup(helper: Helper) -> WireError {
     let ended = helper.ended.await.ok();
     let message = match ended.and_then(|ended| ended.signal) {
@@ -167,7 +167,7 @@ fn add_failed(
     error
 }
 
-/// Kills what the program left behind, and records its end.
+/// Kills the processes that the program left behind, and records the program's end.
 async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_at: jiff::Timestamp, ended: Ended) {
     let finished_at = now();
     kill::kill_leftovers(pod, live).await;
@@ -184,7 +184,7 @@ async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_a
     pod.record_later(Record::Exited { id: live.config.id.clone(), exit: exit.clone() });
     pod.end(container, ContainerState::Exited(exit), ended.code);
     let (group, folder) = (live.group.clone(), pod.folder.container(&live.config.id));
-    // What the container wrote outside of volumes is of no use any more.
+    // Files that the container wrote outside of volumes are no longer needed.
     let _ = tokio::task::spawn_blocking(move || {
         if let Some(group) = group {
             let _ = group.remove();
@@ -252,7 +252,7 @@ async fn pid_namespace(pod: &Rc<Pod>, config: &ContainerConfig) -> Result<PidNam
     Ok(PidNamespace::Of(live.handle.try_clone()?))
 }
 
-/// The first process of the shared PID namespace, started when it is needed.
+/// The first process of the shared PID namespace. It is started when it is first needed.
 async fn pause(pod: &Rc<Pod>) -> Result<OwnedFd, WireError> {
     if let Some(pause) = &*pod.pause.borrow() {
         return Ok(pause.handle.try_clone()?);
@@ -301,8 +301,9 @@ fn entry(pod: &Pod, config: &ContainerConfig, folder: PathBuf, group: Option<&Gr
     }
 }
 
-/// Score for the kernel's choice of a process to kill for memory: 1000 is killed first. Kubelets'
-/// rule: without requests first, then by how little of the machine's memory was requested.
+/// Score for the kernel's choice of a process to kill when memory runs out. A process with score
+/// 1000 is killed first. The rule of kubelets: containers without requests first, then those that
+/// requested the smallest share of the machine's memory.
 fn oom_score(config: &ContainerConfig, machine_memory_bytes: u64) -> i64 {
     let limits = &config.limits;
     match (limits.memory_request_bytes, limits.memory_bytes) {
@@ -325,8 +326,8 @@ fn termination_message(pod: &Pod, config: &ContainerConfig, code: i32) -> String
     message
 }
 
-/// Reads the start of a termination message. The file is regular by construction, but a container at
-/// the plain level may replace it: with a link to another file, or with a pipe that never ends.
+/// Reads the start of a termination message. Berth creates a regular file, but a container at the
+/// plain level may replace it with a link to another file or with a pipe that never ends.
 fn read_message(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -340,7 +341,8 @@ fn read_message(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Removes the logs of runs before the previous one: kubelets keep one ended run.
+/// Removes the logs of runs before the previous one. As in kubelets, only one ended run keeps its
+/// log.
 fn forget_old_logs(pod: &Pod, id: &ContainerId) {
     let Some(attempt) = id.attempt.checked_sub(2) else { return };
     let old = ContainerId { attempt, ..id.clone() };
@@ -348,7 +350,7 @@ fn forget_old_logs(pod: &Pod, id: &ContainerId) {
     let _ = tree::remove(&pod.folder.container(&old));
 }
 
-/// Sends a container's stop signal, and SIGKILL after `grace`.
+/// Sends a container its stop signal, and SIGKILL after `grace`.
 pub(super) fn stop(pod: &Rc<Pod>, id: &ContainerId, grace: Duration) -> Result<(), WireError> {
     let container = pod.find(id).ok_or_else(|| WireError::NotFound(format!("container {id} was not started")))?;
     let Some(live) = container.live() else { return Ok(()) };
@@ -364,7 +366,7 @@ pub(super) fn stop(pod: &Rc<Pod>, id: &ContainerId, grace: Duration) -> Result<(
     Ok(())
 }
 
-/// The signal of an image's `STOPSIGNAL`: a name with or without `SIG`, or a number.
+/// The signal for an image's `STOPSIGNAL`, which is a name with or without `SIG`, or a number.
 fn stop_signal(name: &str) -> Signal {
     let named = [
         ("HUP", Signal::HUP),

@@ -18,7 +18,7 @@ use crate::options::Level;
 use crate::protocol::wire::{receive, send};
 use crate::protocol::{AttachStreams, Entry, ExecEntry, Go, Reply, Report, Request, WireError};
 
-/// Bytes of input read at once.
+/// Number of bytes of input to read at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn live(pod: &Pod, id: &ContainerId) -> Result<Rc<Live>, WireError> {
@@ -26,7 +26,8 @@ fn live(pod: &Pod, id: &ContainerId) -> Result<Rc<Live>, WireError> {
     container.live().ok_or_else(|| WireError::NotFound(format!("container {id} has ended")))
 }
 
-/// Runs a command. The client has the other ends of its streams, and learns its exit code.
+/// Runs a command and sends its exit code to the client. The client has the other ends of the
+/// command's streams.
 pub(super) async fn run(
     pod: &Rc<Pod>,
     stream: &UnixStream,
@@ -58,7 +59,8 @@ pub(super) async fn run(
         }
         send(&helper.control, &Entry::Exec(Box::new(entry)), &fds).await?;
     }
-    // The command's ends are the command's alone, so that their end reaches the client.
+    // Only the command may hold its ends of the streams, so that the client sees when it closes
+    // them.
     drop(streams);
     let terminal = match receive::<Report>(&helper.control).await? {
         Some((Report::Ready(_), mut fds)) => fds.pop(),
@@ -75,7 +77,8 @@ pub(super) async fn run(
     let mut ended = helper.ended;
     tokio::select! {
         ended = &mut ended => Ok(Reply::Exited { code: ended.map_or(137, |ended| ended.code) }),
-        // The client sends nothing more: a message or the end of the stream means that it left.
+        // The client sends nothing more. A message or the end of the stream means that it has
+        // disconnected.
         _ = receive::<Request>(stream) => {
             if let Some(pid) = i32::try_from(helper.pid).ok().and_then(rustix::process::Pid::from_raw) {
                 let _ = rustix::process::kill_process_group(pid, Signal::KILL);
@@ -86,7 +89,7 @@ pub(super) async fn run(
     }
 }
 
-/// Copies a container's streams to and from a client's pipes until the container ends.
+/// Copies data between a container's streams and a client's pipes until the container ends.
 pub(super) async fn attach(
     pod: &Rc<Pod>,
     stream: &UnixStream,
@@ -148,7 +151,7 @@ async fn copy_in(output: Rc<Output>, mut pipe: pipe::Receiver, once: bool) {
     }
 }
 
-/// Connects to a port of the pod. The supervisor is in the pod's network namespace, if it has one.
+/// Connects to a port of the pod. If the pod has a network namespace, the supervisor is in it.
 pub(super) async fn connect(pod: &Pod, port: u16) -> Result<std::net::TcpStream, WireError> {
     let mut hosts = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
     if pod.launch.level == Level::Plain || pod.launch.shared_network {

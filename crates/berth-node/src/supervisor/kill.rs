@@ -1,5 +1,5 @@
-//! Killing what a container or a pod left behind, and the watch of memory where control groups
-//! cannot be written.
+//! Kills the processes that a container or a pod left behind. Watches the memory of containers
+//! where control groups cannot be written.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use super::pod::{Live, Pod};
 use crate::options::Level;
 use crate::processes::{self, descendants};
 
-/// Interval of the watch of memory.
+/// Interval of checks of the memory usage.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Passes over the processes of a pod without control groups.
+/// Maximum number of passes over the processes of a pod without control groups.
 const PASSES_MAX: u32 = 100;
 
 /// Pause between passes.
@@ -35,7 +35,7 @@ pub(super) async fn kill_all(live: Rc<Live>) {
 }
 
 /// Processes of a container without a control group: its first process with its descendants, and
-/// the members of its session. A process that leaves both ends with the pod.
+/// the members of its session. A process that leaves both groups lives until the pod ends.
 fn members(live: &Live) -> BTreeSet<u32> {
     let all = processes::all();
     let mut found = descendants(&all, live.pid);
@@ -46,8 +46,8 @@ fn members(live: &Live) -> BTreeSet<u32> {
     found
 }
 
-/// Kills what is left when all containers have ended: everything in the pod's group, or all
-/// descendants of the supervisor, which adopts orphans.
+/// Kills the remaining processes when all containers have ended: all in the pod's group, or else
+/// all descendants of the supervisor, which adopts orphans.
 pub(super) async fn kill_rest(pod: &Pod) {
     if let Some(group) = pod.launch.group.clone() {
         let _ = tokio::task::spawn_blocking(move || group.kill()).await;
@@ -63,7 +63,7 @@ pub(super) async fn kill_rest(pod: &Pod) {
         if found.is_empty() {
             return;
         }
-        // Stopped processes create no new ones while their siblings are killed.
+        // Processes are stopped first, so that none creates a new process while others are killed.
         for signal in [Signal::STOP, Signal::KILL] {
             for pid in &found {
                 processes::signal(*pid, signal);
@@ -73,7 +73,7 @@ pub(super) async fn kill_rest(pod: &Pod) {
     }
 }
 
-/// Kills containers above their memory limit where the kernel does not.
+/// Kills containers that exceed their memory limit if the kernel does not do that.
 pub(super) async fn watch_memory(pod: Rc<Pod>) {
     if pod.launch.group.is_some() {
         return;
@@ -97,7 +97,7 @@ pub(super) async fn watch_memory(pod: Rc<Pod>) {
     }
 }
 
-/// Kills what the program of a container left behind.
+/// Kills the processes that the program of a container left behind.
 pub(super) async fn kill_leftovers(pod: &Pod, live: &Rc<Live>) {
     match &live.group {
         Some(group) if group.processes().is_empty() => {}

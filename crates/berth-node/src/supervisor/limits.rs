@@ -1,4 +1,4 @@
-//! Changes of the limits of a running pod.
+//! Changes to the resource limits of a running pod.
 
 use std::rc::Rc;
 
@@ -9,7 +9,8 @@ use crate::protocol::WireError;
 
 /// Changes the limits of the pod and of running containers. Containers that have ended are skipped.
 ///
-/// Nothing is changed if a container uses more memory than its new limit: the kernel would kill it.
+/// If a container uses more memory than its new limit, nothing is changed, because the kernel would
+/// kill the container.
 pub(super) fn update(pod: &Rc<Pod>, limits: &PodLimits) -> Result<(), WireError> {
     let live: Vec<(Rc<Live>, Limits)> =
         limits.containers.iter().filter_map(|(id, limits)| Some((pod.find(id)?.live()?, *limits))).collect();
@@ -17,7 +18,7 @@ pub(super) fn update(pod: &Rc<Pod>, limits: &PodLimits) -> Result<(), WireError>
         check_memory(live, *limits)?;
     }
     let group = pod.launch.group.as_ref();
-    // A container's share of CPU time may not exceed that of its pod.
+    // The CPU limit of a container may not exceed that of its pod.
     let pod_first = group.is_some_and(|group| group.cpu_milli().is_some_and(|now| limits.pod.cpu_milli > Some(now)));
     let pod_first = pod_first || limits.pod.cpu_milli.is_none();
     if let Some(group) = group.filter(|_| pod_first) {

@@ -1,11 +1,11 @@
-//! The supervisor of a pod: a process that starts the pod's containers, keeps their logs and records
-//! how they end.
+//! The supervisor of a pod: a process that starts the pod's containers, keeps their logs and
+//! records how they end.
 //!
-//! It is a process of its own session. It needs nothing of the process that started it, and goes on
+//! It runs in a session of its own. It does not depend on the process that started it and continues
 //! when that process ends. It is the parent of the containers' programs and adopts their orphans.
-//! Commands arrive over a socket in the pod's folder ([`crate::protocol`]).
+//! It receives commands over a socket in the pod's folder ([`crate::protocol`]).
 //!
-//! It runs on one thread, so that its state needs no locks. Its threads otherwise only enter a PID
+//! It runs on one thread, so that its state needs no locks. Additional threads only enter a PID
 //! namespace to start one process there.
 
 mod container;
@@ -38,10 +38,10 @@ use crate::time::now;
 pub(crate) const SOCKET: &str = "socket";
 
 /// Line that the supervisor writes to its standard output when it accepts commands. Any other line
-/// is the reason for its failure.
+/// is the error because of which it ends.
 pub(crate) const READY: &str = "ready";
 
-/// Attempts to take the lock of the pod's folder.
+/// Maximum number of attempts to take the lock of the pod's folder.
 const LOCK_ATTEMPTS: u32 = 50;
 
 /// Pause between attempts.
@@ -53,7 +53,7 @@ pub fn main(folder: &Path) -> ExitCode {
     match run(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The process that started this one reads the line; the log has it for later.
+            // The process that started this one reads the line. The log keeps it for later.
             let _ = writeln!(std::io::stdout(), "{error}");
             eprintln!("{} supervisor of {}: {error}", now(), folder.display());
             ExitCode::FAILURE
@@ -61,12 +61,12 @@ pub fn main(folder: &Path) -> ExitCode {
     }
 }
 
-/// Closes all descriptors but the standard streams: what the process that started Berth left open
-/// must neither stay open for as long as the pod runs, nor reach its containers.
+/// Closes all file descriptors except the standard streams. Descriptors that the parent of Berth
+/// left open must neither stay open while the pod runs nor be inherited by its containers.
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // Collected first, so that the folder is closed before its number could be reused.
+    // Collected first, so that the folder is closed before its number can be reused.
     let inherited: Vec<i32> = numbers.filter(|number| *number > 2).collect();
     for number in inherited {
         let _ = nix::unistd::close(number);
@@ -75,7 +75,7 @@ fn close_inherited() {
 
 fn run(folder: &Path) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-    // The terminal of the process that started this one must not signal it.
+    // The terminal of the process that started this one must not send signals to it.
     let _ = rustix::process::setsid();
     let path = std::fs::canonicalize(folder).map_err(|error| failed("pod's folder", &error))?;
     let folder = PodFolder(path);
@@ -99,13 +99,15 @@ fn run(folder: &Path) -> Result<(), String> {
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(pod));
     drop(lock);
-    // Threads that wait for a process in an uninterruptible state must not keep this one.
+    // Threads that wait for a process in an uninterruptible state must not delay the end of this
+    // one.
     runtime.shutdown_background();
     result
 }
 
-/// Takes the lock of the pod's folder. A runtime that checks for a supervisor holds it for a moment.
-#[expect(clippy::disallowed_methods, reason = "the supervisor does nothing else yet, in the machine's time")]
+/// Takes the lock of the pod's folder. A runtime that checks for a supervisor may hold the lock for
+/// a moment.
+#[expect(clippy::disallowed_methods, reason = "the supervisor has no other work yet, and waits in real time")]
 fn take_lock(lock: &std::fs::File) -> Result<(), String> {
     for _ in 0..LOCK_ATTEMPTS {
         if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -116,7 +118,7 @@ fn take_lock(lock: &std::fs::File) -> Result<(), String> {
     Err("another supervisor serves the pod".to_owned())
 }
 
-/// True if a path still names an open file.
+/// True if a path still leads to this open file.
 fn is_at(file: &std::fs::File, path: &Path) -> bool {
     let id = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
     let (Ok(open), Ok(found)) = (rustix::fs::fstat(file), rustix::fs::stat(path)) else { return false };
@@ -125,13 +127,13 @@ fn is_at(file: &std::fs::File, path: &Path) -> bool {
 
 async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     let _ = std::fs::remove_file(SOCKET);
-    // Relative: a path of a socket is limited to 107 bytes.
+    // The path is relative, because the path of a socket is limited to 107 bytes.
     let listener = UnixListener::bind(SOCKET).map_err(|error| format!("socket: {error}"))?;
     let children = signal(SignalKind::child()).map_err(|error| format!("signals: {error}"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| format!("signals: {error}"))?;
     tokio::task::spawn_local(spawn::reap(pod.clone(), children));
     tokio::task::spawn_local(kill::watch_memory(pod.clone()));
-    // The process that started this one may have been killed meanwhile.
+    // The process that started this one may have been killed in the meantime.
     let _ = writeln!(std::io::stdout(), "{READY}");
     let null = std::fs::File::options().write(true).open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(|error| format!("/dev/null: {error}"))?;
@@ -141,7 +143,7 @@ async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
                 Ok((stream, _)) => {
                     tokio::task::spawn_local(serve::connection(pod.clone(), stream));
                 }
-                // Out of descriptors: those of ended commands become free.
+                // No descriptor is available. Commands that end release theirs.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
             },
             _ = terminate.recv() => {
@@ -156,7 +158,7 @@ async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     }
 }
 
-/// Executable and arguments of the entry helper, as the supervisor starts it.
+/// Executable and arguments with which the supervisor starts the entry helper.
 pub(crate) struct InitCommand {
     pub program: PathBuf,
     pub args: Vec<String>,

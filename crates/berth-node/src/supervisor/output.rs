@@ -1,4 +1,4 @@
-//! The output of a container: read, logged, and copied to attached clients.
+//! The output of a container: reads it, logs it, and copies it to attached clients.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::log::{LogFile, StreamWriter};
 use crate::terminal::Terminal;
 use crate::time::now;
 
-/// Bytes read at once.
+/// Number of bytes to read at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Chunks that an attached client may lag behind. A slower client is disconnected, because it must
-/// not stop the container.
+/// Number of chunks by which an attached client may lag. A slower client is disconnected, so that
+/// it cannot stop the container.
 const LAG_MAX: usize = 64;
 
 /// The output of a container, and its input if it has one.
@@ -66,7 +66,7 @@ impl Output {
         self.pumps.borrow_mut().push(pump);
     }
 
-    /// Reads a terminal until the last process closes it.
+    /// Reads a terminal until no process has it open any more.
     pub fn pump_terminal(self: &Rc<Self>, terminal: Rc<Terminal>) {
         let output = self.clone();
         let pump = tokio::task::spawn_local(async move {
@@ -85,7 +85,7 @@ impl Output {
     }
 
     fn write(&self, writer: &mut StreamWriter, stream: StreamName, bytes: &[u8]) {
-        // A full disk loses lines of the log and stops nothing.
+        // If the disk is full, log lines are lost, but the container continues.
         let _ = writer.write(&mut self.log.borrow_mut(), now(), bytes);
         let mut sinks = self.sinks.borrow_mut();
         if sinks.is_empty() {
@@ -95,31 +95,31 @@ impl Output {
         sinks.retain(|sink| sink.stream != stream || sink.sender.try_send(bytes.clone()).is_ok());
     }
 
-    /// Copies a stream to a client from now on.
+    /// Copies the future output of a stream to a client.
     pub fn subscribe(&self, stream: StreamName) -> mpsc::Receiver<Bytes> {
         let (sender, receiver) = mpsc::channel(LAG_MAX);
         self.sinks.borrow_mut().push(Sink { stream, sender });
         receiver
     }
 
-    /// Waits until the output was read to its end.
+    /// Waits until the output has been read to its end.
     pub async fn drain(&self) {
         let pumps: Vec<JoinHandle<()>> = self.pumps.borrow_mut().drain(..).collect();
         for mut pump in pumps {
-            // An escaped process may hold the pipe. What was written before the container's end is
-            // in the pipe, and is read while the pump makes progress.
+            // A process that escaped may keep the pipe open. Output from before the container's end
+            // is in the pipe, and is read as long as the pump makes progress.
             if tokio::time::timeout(std::time::Duration::from_millis(500), &mut pump).await.is_err() {
                 pump.abort();
                 let _ = pump.await;
             }
         }
-        // Ends the attached clients' streams.
+        // This ends the streams of attached clients.
         self.sinks.borrow_mut().clear();
     }
 }
 
 impl Stdin {
-    /// Writes all bytes, as fast as the container reads.
+    /// Writes all bytes, as fast as the container reads them.
     pub async fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match self {
             Self::Pipe(pipe) => pipe.write_all(bytes).await,

@@ -19,10 +19,10 @@ use crate::folder::PodFolder;
 use crate::journal::{Journal, Record, runs};
 use crate::protocol::{Launch, Program, WireError};
 
-/// How long a shutdown waits for containers to end after SIGKILL.
+/// Time limit for a shutdown to wait for the end of containers after SIGKILL.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
-/// Pause between attempts to write a record to a full disk.
+/// Pause between attempts to write a record while the disk is full.
 const RECORD_RETRY: Duration = Duration::from_secs(1);
 
 /// A pod.
@@ -32,11 +32,11 @@ pub(super) struct Pod {
     pub init: InitCommand,
     pub children: Children,
     journal: RefCell<Journal>,
-    /// Records that a full disk did not take yet.
+    /// Records that are not written yet because the disk is full.
     unwritten: RefCell<VecDeque<Record>>,
     containers: RefCell<Vec<Rc<Container>>>,
     changes: watch::Sender<u64>,
-    /// Containers start one after the other.
+    /// Held during a start, because containers start one after another.
     pub starting: Mutex<()>,
     pub pause: RefCell<Option<Pause>>,
     is_stopping: Cell<bool>,
@@ -47,16 +47,16 @@ pub(super) struct Pod {
 /// The first process of the PID namespace that the containers share.
 pub(super) struct Pause {
     pub handle: OwnedFd,
-    /// The process ends with this connection.
+    /// Connection to the process, which ends when the connection is closed.
     pub _control: UnixStream,
 }
 
 /// One run of a container.
 pub(super) struct Container {
     status: RefCell<ContainerStatus>,
-    /// Error of a start that failed.
+    /// Error of the start, if it failed.
     pub error: Option<WireError>,
-    /// Absent once the program has ended.
+    /// The running program; `None` once it has ended.
     live: RefCell<Option<Rc<Live>>>,
     ended: watch::Sender<Option<i32>>,
 }
@@ -69,9 +69,9 @@ pub(super) struct Live {
     pub group: Option<Group>,
     pub program: Program,
     pub output: Rc<Output>,
-    /// The present limits, which may differ from those of the start.
+    /// The current limits. They may differ from those at the start.
     pub limits: Cell<Limits>,
-    /// Killed by the supervisor's own watch of memory.
+    /// True if the supervisor's own memory watch killed it.
     pub is_over_limit: Cell<bool>,
 }
 
@@ -123,13 +123,13 @@ impl Pod {
         }
     }
 
-    /// Appends a record that must be on disk before the supervisor goes on.
+    /// Appends a record that must be on disk before the supervisor continues.
     pub fn record(&self, record: &Record) -> std::io::Result<()> {
         self.write_unwritten()?;
         self.journal.borrow_mut().append(record)
     }
 
-    /// Appends a record about what has happened already. If the disk is full, it is written later.
+    /// Appends a record about a past event. If the disk is full, it is written later.
     pub fn record_later(self: &Rc<Self>, record: Record) {
         let is_first = self.unwritten.borrow().is_empty();
         self.unwritten.borrow_mut().push_back(record);
@@ -147,7 +147,7 @@ impl Pod {
     fn write_unwritten(&self) -> std::io::Result<()> {
         let mut unwritten = self.unwritten.borrow_mut();
         while let Some(record) = unwritten.front() {
-            self.journal.borrow_mut().append(record)?;
+            self.journal.borrow_mut().append_unsynced(record)?;
             unwritten.pop_front();
         }
         Ok(())
@@ -161,7 +161,7 @@ impl Pod {
         self.containers.borrow().iter().find(|container| container.status.borrow().id == *id).cloned()
     }
 
-    /// The running container of this name.
+    /// The running container with this name.
     pub fn live_by_name(&self, name: &str) -> Option<Rc<Live>> {
         let containers = self.containers.borrow();
         containers.iter().rev().find(|container| container.status.borrow().id.name == name)?.live()
@@ -188,7 +188,7 @@ impl Pod {
         self.changes.send_modify(|number| *number += 1);
     }
 
-    /// Changes whenever a container's state does.
+    /// Receives a notification whenever the state of a container changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -197,29 +197,29 @@ impl Pod {
         self.is_stopping.get()
     }
 
-    /// Waits until everything of the pod has ended.
+    /// Waits until all processes of the pod have ended.
     pub async fn stopped(&self) {
         let mut stopped = self.is_stopped.subscribe();
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 
-    /// The supervisor of a stopped pod may end: the command that stopped the pod was answered.
+    /// Allows the supervisor of a stopped pod to end, because the response to the stop was sent.
     pub fn release(&self) {
         self.is_released.send_replace(true);
     }
 
-    /// Waits until the supervisor may end.
+    /// Waits until the supervisor is allowed to end.
     pub async fn released(&self) {
         let mut released = self.is_released.subscribe();
         let _ = released.wait_for(|released| *released).await;
     }
 
-    /// Kills everything of the pod. Repeating it waits for the same end.
+    /// Kills all processes of the pod. A repeated call waits for the same end.
     pub async fn shut_down(self: Rc<Self>) {
         if self.is_stopping.replace(true) {
             return self.stopped().await;
         }
-        // A start that is under way ends first, so that its process is among the killed.
+        // A start in progress finishes first, so that its process is killed as well.
         let _starting = self.starting.lock().await;
         for live in self.all_live() {
             live.signal(Signal::KILL);

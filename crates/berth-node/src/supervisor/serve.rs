@@ -11,13 +11,13 @@ use super::{container, exec, limits};
 use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request, WireError};
 
-/// Serves one connection: a request and its answers.
+/// Serves one connection: reads a request and sends its responses.
 pub(super) async fn connection(pod: Rc<Pod>, stream: UnixStream) {
     let Ok(Some((request, fds))) = receive::<Request>(&stream).await else { return };
     let is_last = matches!(request, Request::Shutdown);
     let answer = answer(&pod, &stream, request, fds).await;
     let reply = answer.unwrap_or_else(Reply::Error);
-    // A client that has left needs no answer.
+    // A client that has disconnected needs no response.
     let _ = send(&stream, &reply, &[]).await;
     if is_last {
         pod.release();
@@ -31,7 +31,7 @@ async fn answer(pod: &Rc<Pod>, stream: &UnixStream, request: Request, fds: Vec<O
             Ok(Reply::Done)
         }
         Request::Start(config) => {
-            // A client that disconnects does not interrupt a start.
+            // A start continues if its client disconnects.
             let pod = pod.clone();
             let start = tokio::task::spawn_local(async move { container::start(&pod, *config).await });
             let started = start.await.map_err(|error| WireError::Internal(error.to_string()))?;
@@ -55,7 +55,7 @@ async fn answer(pod: &Rc<Pod>, stream: &UnixStream, request: Request, fds: Vec<O
     }
 }
 
-/// Sends the containers' states until the client leaves.
+/// Sends the containers' states until the client disconnects.
 async fn watch(pod: &Pod, stream: &UnixStream) {
     let mut changes = pod.changes();
     loop {

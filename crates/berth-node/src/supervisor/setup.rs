@@ -1,6 +1,7 @@
-//! The namespaces and mounts that the containers of a pod share. The supervisor lives in them, so
-//! that its children have them too, and so that they end with the pod's last process.
+//! The namespaces and mounts that the containers of a pod share. The supervisor enters them first,
+//! so that its children inherit them and the kernel removes them with the pod's last process.
 
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use berth_pod_runtime::Volume;
@@ -12,12 +13,15 @@ use rustix::mount::{
 use super::InitCommand;
 use crate::folder::PodFolder;
 use crate::options::Level;
+use crate::overlay;
 use crate::protocol::Launch;
+use crate::volumes;
 
-/// Size of a pod's shared memory, as other container runtimes have it.
+/// Size of a pod's shared memory, as in other container runtimes.
 const SHARED_MEMORY: &std::ffi::CStr = c"mode=1777,size=64m";
 
-/// Score of the supervisor when the kernel chooses a process to kill for memory: one of the last.
+/// Score of the supervisor in the kernel's choice of a process to kill when memory runs out. It is
+/// among the last.
 const OOM_SCORE: &str = "-998";
 
 /// Sets up the pod's namespaces. Returns how to start the entry helper.
@@ -29,7 +33,7 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))
         .map_err(|error| failed("reaper")(error.into()))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    let (program, args) = launch.init.split_first().ok_or("pod.json names no entry helper")?;
+    let (program, args) = launch.init.split_first().ok_or("pod.json: the init command (`init`) is empty")?;
     let init = InitCommand { program: PathBuf::from(program), args: args.to_vec() };
     if launch.level == Level::Plain {
         return Ok(init);
@@ -68,7 +72,7 @@ pub(super) fn host_pid() -> u32 {
     std::process::id()
 }
 
-/// Becomes root of a user namespace in which only this process's user exists.
+/// Makes this process root of a new user namespace that contains only its own user.
 fn enter_user_namespace() -> std::io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER)?;
@@ -77,8 +81,8 @@ fn enter_user_namespace() -> std::io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Brings the loopback interface of the network namespace up. A fresh sysfs shows this namespace,
-/// and its file of flags can be written.
+/// Brings up the loopback interface of the network namespace. A new sysfs mount shows this
+/// namespace, and its file with the interface's flags can be written.
 fn enable_loopback(folder: &PodFolder) -> std::io::Result<()> {
     /// `IFF_UP | IFF_LOOPBACK`
     const UP: &str = "0x9";
@@ -101,7 +105,7 @@ fn write_sysctls(launch: &Launch) -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts shared memory and the volumes in memory.
+/// Mounts the shared memory, the volumes in memory and those of layered images.
 fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let path = shared_memory(folder);
@@ -112,20 +116,36 @@ fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
         mount("tmpfs", &path, "tmpfs", flags | MountFlags::NOEXEC, SHARED_MEMORY)?;
     }
     for (name, volume) in &launch.config.volumes {
-        let Volume::EmptyDir { memory: true, size_limit_bytes } = volume else { continue };
-        let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
-        // New files belong to the volume's group.
-        let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
-        if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
-            options += &format!(",size={size}");
+        let path = folder.volume(name);
+        match volume {
+            Volume::EmptyDir { memory: true, size_limit_bytes } => {
+                let options = memory_options(launch, *size_limit_bytes)?;
+                mount("tmpfs", path, "tmpfs", flags, options.as_c_str())?;
+            }
+            Volume::Image { root } => {
+                let Some(layers) = volumes::overlaid(root) else { continue };
+                let options = overlay::options(layers, None, launch.level == Level::Rootless);
+                let options = CString::new(options.map_err(std::io::Error::other)?)?;
+                mount("overlay", path, "overlay", flags | MountFlags::RDONLY, options.as_c_str())?;
+            }
+            _ => {}
         }
-        if let Some(group) = group {
-            options += &format!(",gid={group}");
-        }
-        let options = std::ffi::CString::new(options)?;
-        mount("tmpfs", folder.volume(name), "tmpfs", flags, options.as_c_str())?;
     }
     Ok(())
+}
+
+/// Options of a volume in memory.
+fn memory_options(launch: &Launch, size_limit_bytes: Option<u64>) -> std::io::Result<CString> {
+    let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
+    // New files inherit the volume's group.
+    let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
+    if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
+        options += &format!(",size={size}");
+    }
+    if let Some(group) = group {
+        options += &format!(",gid={group}");
+    }
+    Ok(CString::new(options)?)
 }
 
 /// Folder of the pod's shared memory.
@@ -133,8 +153,8 @@ pub(super) fn shared_memory(folder: &PodFolder) -> PathBuf {
     folder.path().join("shm")
 }
 
-/// Binds the executable read-only and returns that path. A process of the pod that gets hold of it
-/// through `/proc/PID/exe` cannot write to it.
+/// Bind-mounts the executable read-only and returns the path of the mount. A process of the pod
+/// that opens it through `/proc/PID/exe` cannot write to it.
 fn protect_program(folder: &PodFolder, program: &Path) -> std::io::Result<PathBuf> {
     let path = folder.path().join("helper");
     std::fs::File::options().create(true).append(true).open(&path)?;

@@ -1,4 +1,4 @@
-//! Starting entry helpers, in a PID namespace of choice, and reaping processes.
+//! Starts entry helpers in a given PID namespace, and reaps processes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,18 +18,18 @@ use super::pod::Pod;
 
 /// PID namespace of a new process.
 pub(super) enum PidNamespace {
-    /// The supervisor's.
+    /// The PID namespace of the supervisor.
     Inherited,
-    /// A new one, whose first process it is.
+    /// A new PID namespace, whose first process is the new process.
     New,
-    /// That of the process with this handle.
+    /// The PID namespace of the process with this handle.
     Of(OwnedFd),
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// Exit code; 128 plus the signal's number if a signal ended it.
+    /// Exit code, or 128 plus the number of the signal that ended the process.
     pub code: i32,
     pub signal: Option<i32>,
 }
@@ -49,19 +49,25 @@ pub(super) struct Helper {
     pub ended: oneshot::Receiver<Ended>,
 }
 
-/// The children of the supervisor whose end a task waits for.
+/// The children of the supervisor for whose end a task waits.
 #[derive(Default)]
 pub(super) struct Children(RefCell<BTreeMap<u32, oneshot::Sender<Ended>>>);
 
 impl Children {
-    /// Starts an entry helper. No child is reaped before its registration, because both happen on
-    /// this thread.
+    /// Starts an entry helper. The child cannot be reaped before it is registered, because both
+    /// happen on this thread.
     pub fn start(&self, init: &InitCommand, namespace: PidNamespace) -> std::io::Result<Helper> {
         let (own, other) = std::os::unix::net::UnixStream::pair()?;
         own.set_nonblocking(true)?;
         let control = UnixStream::from_std(own)?;
         let mut command = Command::new(&init.program);
-        command.args(&init.args).env_clear().stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
+        let (name, value) = crate::helper::ENVIRONMENT;
+        command
+            .args(&init.args)
+            .env_clear()
+            .env(name, value)
+            .stdin(Stdio::from(OwnedFd::from(other)))
+            .stdout(Stdio::null());
         let pid = spawn(command, namespace)?;
         let (sender, ended) = oneshot::channel();
         self.0.borrow_mut().insert(pid, sender);
@@ -72,7 +78,7 @@ impl Children {
     }
 }
 
-/// Starts a process on a thread of its own, which enters the namespace. The thread ends with it.
+/// Starts a process on a thread of its own, which first enters the namespace and then ends.
 fn spawn(mut command: Command, namespace: PidNamespace) -> std::io::Result<u32> {
     if matches!(namespace, PidNamespace::Inherited) {
         return Ok(command.spawn()?.id());
@@ -90,7 +96,7 @@ fn spawn(mut command: Command, namespace: PidNamespace) -> std::io::Result<u32> 
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the starting thread panicked")))
 }
 
-/// Reaps children and adopted orphans, for as long as the supervisor runs.
+/// Reaps children and adopted orphans as long as the supervisor runs.
 pub(super) async fn reap(pod: Rc<Pod>, mut signal: Signal) {
     loop {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {

@@ -33,22 +33,24 @@ async fn a_container_that_a_signal_ends_reports_the_signal() {
 #[tokio::test]
 async fn environment_directory_and_user_are_those_of_the_configuration() {
     let Some(node) = Node::open(Level::Full).await else { return };
-    let script = "echo $GREETING $HOSTNAME $(hostname) $(pwd) $(id -u) $(id -g) $(id -G) $HOME $$";
+    let script = "echo $GREETING $HOSTNAME $(hostname) $(pwd) $(id -u) $(id -g) $(id -G) $HOME $$; \
+                  tr '\\0' '\\n' </proc/$$/environ | grep data";
     let (exit, log) = node
         .run_with(script, |config| {
             config.env = vec![("GREETING".to_owned(), "one".to_owned()), ("GREETING".to_owned(), "two".to_owned())];
+            config.env.push(("data-1".to_owned(), "value".to_owned()));
             config.working_dir = "/made/for/it".to_owned();
             config.security.user = Some(1234);
             config.security.group = Some(55);
             config.security.supplemental_groups = vec![66];
         })
         .await;
-    assert_eq!(log, "two pod pod /made/for/it 1234 55 55 66 / 1\n");
+    assert_eq!(log, "two pod pod /made/for/it 1234 55 55 66 / 1\ndata-1=value\n");
     assert_eq!(exit.exit_code, 0);
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_exist_fails_with_127_each_time_it_is_asked_for() {
+async fn a_program_that_does_not_exist_fails_with_127_at_each_start() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let pod = node.sandbox().await;
@@ -129,10 +131,10 @@ async fn a_followed_log_ends_with_its_container() {
 }
 
 #[tokio::test]
-async fn a_container_above_its_memory_limit_is_killed_and_says_so() {
+async fn a_container_above_its_memory_limit_is_killed_and_reported_as_oom_killed() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
-        // `tail` keeps a line without end in memory.
+        // `tail` keeps a line that never ends in memory.
         let (exit, _) = node
             .run_with("head -c 1000000000 /dev/zero | tail | wc -c; exit 9", |config| {
                 config.limits = Limits { memory_bytes: Some(64 << 20), ..Limits::default() };
@@ -207,7 +209,7 @@ async fn containers_of_a_pod_share_its_network_and_not_its_processes() {
     assert!(lines[0].parse::<u32>().unwrap() <= 4, "{log}");
     let own = std::fs::read_link("/proc/self/ns/net").unwrap();
     assert_ne!(lines[1], own.to_str().unwrap());
-    assert_eq!(lines[2], "0x9", "the loopback interface is up");
+    assert_eq!(lines[2], "0x9", "the loopback interface is not up");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use berth_pod_runtime::{
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
-/// Every image is the host's own files.
+/// Provides the host's own files for every image.
 struct HostImages;
 
 impl Images for HostImages {
@@ -28,18 +28,18 @@ impl Images for HostImages {
     }
 }
 
-/// A runtime whose pods and folder go with it.
+/// A runtime that is removed when dropped, with its pods and its folder.
 pub struct Node {
     pub runtime: Arc<ProcessRuntime>,
     pub isolation: Isolation,
     pub folder: Arc<tempfile::TempDir>,
 }
 
-/// How long a test waits for something that must happen.
+/// Deadline for events that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Node {
-    /// Opens a runtime. `None`, and the test is skipped, where the level does not work.
+    /// Opens a runtime. If the level does not work, skips the test and returns `None`.
     pub async fn open(level: Level) -> Option<Self> {
         Self::open_in(level, Arc::new(tempfile::tempdir().unwrap())).await
     }
@@ -49,17 +49,13 @@ impl Node {
         Self::open_with(level, folder, |_| {}).await
     }
 
-    /// Opens a runtime on the folder of a former one, with other options than the default ones.
+    /// Opens a runtime on the folder of a former one, with changed options.
     pub async fn open_with(
         level: Level,
         folder: Arc<tempfile::TempDir>,
         change: impl FnOnce(&mut Options),
     ) -> Option<Self> {
-        let helper = Helper {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")),
-            supervisor: vec!["pod-supervisor".to_owned()],
-            init: vec!["pod-init".to_owned()],
-        };
+        let helper = Helper(PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")));
         let mut options = Options::new(folder.path().join("node"), Arc::new(HostImages), helper);
         options.level = Some(level);
         options.pids_max = 64;
@@ -73,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Ends the runtime without its pods, as `kill -9` of the process does, and opens it again.
+    /// Ends the runtime without its pods, as after `kill -9` of the process, and opens it again.
     pub async fn reopen(self) -> Self {
         let (level, folder) = (self.isolation.level, self.folder.clone());
         drop(self);
@@ -85,7 +81,7 @@ impl Node {
         self.sandbox_with(|_| {}).await
     }
 
-    /// Creates a sandbox with other settings than the default ones.
+    /// Creates a sandbox with a changed configuration.
     pub async fn sandbox_with(&self, change: impl FnOnce(&mut SandboxConfig)) -> PodUid {
         let mut config = sandbox(uid());
         change(&mut config);
@@ -99,7 +95,7 @@ impl Node {
         self.start_with(pod, script, |_| {}).await.unwrap().id
     }
 
-    /// Starts a shell script with other settings than the default ones.
+    /// Starts a shell script with a changed configuration.
     pub async fn start_with(
         &self,
         pod: &PodUid,
@@ -132,12 +128,12 @@ impl Node {
         state.containers.iter().find(|container| container.id == *id).map(|container| container.state.clone())
     }
 
-    /// Runs a script in a pod of its own and returns its end and its log.
+    /// Runs a script in a pod of its own. Returns its exit status and its log.
     pub async fn run(&self, script: &str) -> (Exit, String) {
         self.run_with(script, |_| {}).await
     }
 
-    /// Like [`Node::run`], with other settings of the container.
+    /// Like [`Node::run`], with a changed configuration of the container.
     pub async fn run_with(&self, script: &str, change: impl FnOnce(&mut ContainerConfig)) -> (Exit, String) {
         let pod = self.sandbox().await;
         let id = self.start_with(&pod, script, change).await.unwrap().id;
@@ -152,7 +148,7 @@ impl Node {
         self.log_with(id, LogQuery::default()).await
     }
 
-    /// A part of the log of a run.
+    /// The selected part of the log of a run.
     pub async fn log_with(&self, id: &ContainerId, query: LogQuery) -> String {
         let mut stream = self.runtime.logs(id.clone(), query).await.unwrap();
         let mut bytes = Vec::new();
@@ -165,7 +161,7 @@ impl Node {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Waits until the log of a run contains a text.
+    /// Waits until the log of a run contains a string.
     pub async fn wait_for_log(&self, id: &ContainerId, text: &str) -> String {
         eventually(|| async {
             let log = self.log(id).await;
@@ -189,8 +185,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Stops the pods, so that a failed test leaves nothing behind. A test that reopens the runtime
-    /// still owns the folder, and its pods go on.
+    /// Stops the pods, so that a failed test leaves no processes behind. If a test reopens the
+    /// runtime, it still owns the folder, and the pods continue.
     fn drop(&mut self) {
         if Arc::strong_count(&self.folder) > 1 {
             return;
@@ -259,7 +255,7 @@ pub fn container(pod: &PodUid, script: &str) -> ContainerConfig {
     }
 }
 
-/// Waits until `check` has a value.
+/// Waits until `check` returns a value.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(mut check: impl FnMut() -> F) -> T {
     let wait = async {
         loop {
@@ -283,7 +279,7 @@ pub fn is_alive(pid: u32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
 }
 
-/// Processes whose command line contains a text.
+/// Processes whose command line contains a string.
 pub fn processes_with(text: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     entries
@@ -297,5 +293,5 @@ pub fn processes_with(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Both levels that every machine of a test should have, as far as it has them.
+/// The levels that are tested on every machine, unless a level does not work there.
 pub const LEVELS: [Level; 2] = [Level::Plain, Level::Full];

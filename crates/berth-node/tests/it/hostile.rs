@@ -1,4 +1,4 @@
-//! Pods that try to harm Berth, the host or each other.
+//! Pods that try to harm Berth, the host or other pods.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
 async fn a_fork_bomb_is_bounded_and_ends_with_its_pod() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let pod = node.sandbox().await;
-    // Each process stays, so that the limit is reached and the shell that forks fails.
+    // Each process remains, so that the limit is reached and the shell cannot fork.
     let script = "(while :; do sleep 86392 & done) & echo up; exec sleep 86392";
     let id = node.start(&pod, script).await;
     node.wait_for_log(&id, "up").await;
     until(|| processes_with("sleep\086392").len() > 50).await;
-    // The runtime goes on meanwhile.
+    // The runtime continues to work.
     let (exit, log) = node.run("echo other pod").await;
     assert_eq!((exit.exit_code, log.as_str()), (0, "other pod\n"));
     let count = processes_with("86392").len();
@@ -91,15 +91,16 @@ async fn a_pod_cannot_signal_or_write_to_its_supervisor() {
         node.exit(&id).await;
         assert!(is_alive(supervisor), "shared: {shared}");
     }
-    // The executable was not changed: another supervisor starts.
+    // The executable was not changed, so another supervisor can start.
     node.sandbox().await;
 }
 
 #[tokio::test]
-async fn a_command_in_a_hostile_container_does_not_hand_out_the_executable() {
+async fn a_command_in_a_hostile_container_cannot_change_the_executable() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let pod = node.sandbox().await;
-    // Opens the executable of each new process, to write to it once the process has left it.
+    // Opens the executable of each new process, to write to it once the process runs another
+    // program.
     let script = "echo up; while :; do for p in /proc/[0-9]*; do \
                   (echo x >> $p/exe) 2>/dev/null && readlink $p/exe; done; done";
     let id = node.start(&pod, script).await;
@@ -181,7 +182,7 @@ async fn a_full_volume_in_memory_stops_its_pod_only() {
 #[tokio::test]
 async fn a_container_inherits_no_descriptor_of_the_process_that_started_berth() {
     let file = tempfile::NamedTempFile::with_prefix("inherited-").unwrap();
-    // A duplicate is not closed when a program is executed.
+    // A duplicated descriptor is not closed when a program is executed.
     let inherited = rustix::io::dup(&file).unwrap();
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
@@ -277,16 +278,16 @@ async fn a_full_disk_loses_no_exit_code_and_ends_neither_the_supervisor_nor_the_
         let id = node.start_with(&pod, script, with_data).await.unwrap().id;
         let filler = node.pod_folder(&pod).join("volumes/data/filler");
         until(|| disk.is_full() && std::fs::metadata(&filler).is_ok()).await;
-        // Another pod is refused, not half started.
+        // Another pod is rejected as a whole.
         let other = crate::harness::sandbox(crate::harness::uid());
         let refused = node.runtime.run_sandbox(&other).await;
         assert!(refused.is_err(), "{refused:?}");
-        // The container ends while its end cannot be written.
+        // The container ends while its end cannot be recorded.
         node.runtime.stop_container(&id, Duration::from_secs(30)).await.unwrap();
         assert_eq!(node.exit(&id).await.exit_code, 7);
         assert!(is_alive(node.supervisor(&pod)));
         std::fs::remove_file(&filler).unwrap();
-        // The record is written once there is space: it survives the supervisor.
+        // The record is written as soon as there is space again.
         let journal = node.pod_folder(&pod).join("journal");
         until(|| std::fs::read_to_string(&journal).unwrap().contains("\"exited\"")).await;
         node.runtime.remove_sandbox(&pod).await.unwrap();
@@ -300,7 +301,7 @@ async fn a_full_disk_loses_no_exit_code_and_ends_neither_the_supervisor_nor_the_
 struct Disk(std::path::PathBuf);
 
 impl Disk {
-    /// A disk of 16 MiB at a folder. `None`, and the test is skipped, where it cannot be mounted.
+    /// Mounts a disk of 16 MiB on a folder. If that fails, skips the test and returns `None`.
     fn mount(folder: &std::path::Path) -> Option<Self> {
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=16m,mode=755", "tmpfs"]).arg(folder);

@@ -1,5 +1,5 @@
-//! How fast pods start. The figures are printed, and only gross slowness fails, because other
-//! programs may use the machine.
+//! Start rates of pods. The results are printed. Only extreme slowness fails the test, because
+//! other programs may use the machine.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use futures::stream::{self, StreamExt};
 use crate::harness::{LEVELS, Node};
 use berth_pod_runtime::PodRuntime;
 
-/// Pods of a measurement.
+/// Number of pods in a measurement.
 const PODS: usize = 100;
 
-/// Pods that start at the same time.
+/// Number of pods that start at the same time.
 const CONCURRENCY: usize = 8;
 
-/// A pod's first instruction may take this long at the median on a machine that does other work.
+/// Maximum median time until a pod's first instruction. It allows for a machine that does other
+/// work.
 const MEDIAN_MAX: Duration = Duration::from_secs(5);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Ends of the runtime and of supervisors.
+//! Restarts of the runtime and ends of supervisors.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ async fn a_folder_that_was_never_completed_is_removed() {
     let Some(node) = Node::open(LEVELS[0]).await else { return };
     let half = crate::harness::uid();
     std::fs::create_dir_all(node.pod_folder(&half).join("volumes")).unwrap();
-    // Of a process that was killed while it tried the isolation levels.
+    // The folder of a process that was killed while it probed the isolation levels.
     let probe = node.folder.path().join("node/probe-1");
     std::fs::create_dir_all(probe.join("volumes")).unwrap();
     let node = node.reopen().await;
@@ -103,7 +103,7 @@ async fn a_folder_that_was_never_completed_is_removed() {
     assert!(!node.pod_folder(&half).exists());
 }
 
-/// A pod network that connects no pod while it is broken.
+/// A pod network that cannot connect pods while it is broken.
 #[derive(Default)]
 struct Network {
     is_broken: AtomicBool,
@@ -144,7 +144,7 @@ async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_
     assert!(node.runtime.run_sandbox(&config).await.is_err());
     assert!(!node.runtime.pod(&config.uid).unwrap().is_ready, "a container could start without the network");
     drop(node);
-    // The next runtime finds a supervisor and no container.
+    // The next runtime finds a supervisor but no container.
     network.is_broken.store(false, Ordering::Relaxed);
     let node = open(&folder).await.unwrap();
     assert!(node.runtime.pod(&config.uid).unwrap().is_ready);

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::harness::{LEVELS, Node, PATIENCE, eventually, processes_with, until};
 
-/// A client's ends of the streams of a command.
+/// The client's ends of the streams of a command.
 struct Client {
     stdin: Option<DuplexStream>,
     stdout: DuplexStream,
@@ -72,7 +72,7 @@ async fn a_command_has_the_containers_environment_and_its_own_exit_code() {
 }
 
 #[tokio::test]
-async fn sixty_four_mebibytes_pass_through_cat_and_its_input_is_closed_by_halves() {
+async fn sixty_four_mebibytes_pass_through_cat_which_ends_with_its_input() {
     const BYTES: usize = 64 << 20;
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
@@ -119,7 +119,7 @@ async fn a_command_on_a_terminal_sees_its_size() {
 }
 
 #[tokio::test]
-async fn a_command_ends_when_its_client_leaves() {
+async fn a_command_ends_when_its_client_disconnects() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let id = sleeping(&node).await;
@@ -275,7 +275,7 @@ async fn a_forwarded_connection_ends_when_the_program_closes_it() {
     let task = tokio::spawn(node.runtime.port_forward(pod, port, stream));
     client.write_all(b"x").await.unwrap();
     assert_eq!(text(&mut client).await, "bye");
-    // The client has not closed its side.
+    // The client has not closed its side of the connection.
     tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().unwrap();
     drop(client);
 }

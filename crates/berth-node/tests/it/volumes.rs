@@ -87,7 +87,7 @@ async fn an_empty_dir_is_shared_by_the_containers_of_a_pod_and_outlives_them() {
 }
 
 #[tokio::test]
-async fn a_sub_path_that_a_link_leads_out_of_its_volume_is_refused() {
+async fn a_sub_path_with_a_link_out_of_its_volume_is_rejected() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let pod = node.sandbox_with(volumes(&[("data", empty(false))])).await;
@@ -102,7 +102,7 @@ async fn a_sub_path_that_a_link_leads_out_of_its_volume_is_refused() {
             .await;
         let Err(RuntimeError::Config(message)) = escape else { panic!("{level}: {escape:?}") };
         assert!(message.contains("leads out of the volume"), "{message}");
-        // The same run may be started with a volume that can be mounted.
+        // The same run may be started again with a volume that can be mounted.
         let id = node
             .start_with(&pod, "cat /in/file", |config| {
                 config.id.attempt = 1;
@@ -142,7 +142,7 @@ async fn a_volumes_group_may_write_to_it() {
 }
 
 #[tokio::test]
-async fn a_host_path_is_mounted_and_a_missing_one_is_refused() {
+async fn a_host_path_is_mounted_and_a_missing_one_is_rejected() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let folder = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ async fn an_image_is_the_root_and_stays_unchanged() {
     std::fs::set_permissions(lower.join("open"), PermissionsExt::from_mode(0o777)).unwrap();
     std::fs::write(lower.join("etc/passwd"), "app:x:77:78::/home/app:/bin/sh\n").unwrap();
     std::fs::write(upper.join("etc/layer"), "upper\n").unwrap();
-    // A link of the image does not lead a mount to the host's files.
+    // A link in the image cannot lead a mount to the host's files.
     symlink("/etc/../../../../../..", lower.join("sneaky")).unwrap();
     if !copy_program(&["/bin/sh", "/bin/cat", "/usr/bin/id"], &lower) {
         return;
@@ -231,7 +231,7 @@ async fn a_removed_pod_leaves_no_mounts() {
     assert!(std::fs::read_dir(node.folder.path().join("node/trash")).unwrap().next().is_none());
 }
 
-/// Copies programs with their libraries into an image. Skips the test where `ldd` is missing.
+/// Copies programs with their libraries into an image. Skips the test if `ldd` is missing.
 fn copy_program(programs: &[&str], image: &std::path::Path) -> bool {
     let Ok(output) = std::process::Command::new("ldd").args(programs).output() else {
         berth_testing::skip("ldd is not installed");
@@ -245,4 +245,34 @@ fn copy_program(programs: &[&str], image: &std::path::Path) -> bool {
         std::fs::copy(path, target).unwrap();
     }
     true
+}
+
+#[tokio::test]
+async fn a_volume_of_an_image_has_the_files_of_all_layers_and_cannot_be_written() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let images = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(images.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let layer = |name: &str, files: &[(&str, &str)]| {
+        let folder = images.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        for (file, text) in files {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+        folder
+    };
+    let folders = vec![layer("low", &[("a", "low"), ("b", "low")]), layer("high", &[("b", "high")])];
+    let layered = Volume::Image { root: ImageRoot::Layers { folders: folders.clone() } };
+    let one = Volume::Image { root: ImageRoot::Layers { folders: folders[..1].to_vec() } };
+    let folder = Volume::Image { root: ImageRoot::Folder { path: folders[1].clone() } };
+    for (volume, expected) in [(layered, "low high"), (one, "low low"), (folder, "none high")] {
+        let pod = node.sandbox_with(volumes(&[("image", volume)])).await;
+        let script = "cd /image; for f in a b; do cat $f 2>/dev/null || printf none; echo; done; : > x || :";
+        let id = node.start_with(&pod, script, mount("image", "/image", "")).await.unwrap().id;
+        node.exit(&id).await;
+        let log = node.log(&id).await;
+        let found: Vec<&str> = log.lines().take(2).collect();
+        assert_eq!(found.join(" "), expected, "{log}");
+        assert!(log.contains("Read-only file system"), "{log}");
+    }
+    assert!(!folders.iter().any(|folder| folder.join("x").exists()));
 }

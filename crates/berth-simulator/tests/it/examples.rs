@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn run(name: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("scenario.yaml");
+    run_file(&format!("examples/{name}/scenario.yaml"));
+}
+
+fn run_file(file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let mut report = String::new();
     let mut sink = |text: &str| report.push_str(text);
     let outcome = berth_simulator::run_in_virtual_time(&path, &BTreeMap::new(), &mut sink);
@@ -30,4 +34,19 @@ fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_node() {
 #[test]
 fn cron_jobs_daemon_sets_and_autoscalers_run_beside_queued_jobs() {
     run("workloads");
+}
+
+#[test]
+fn jobs_take_the_first_capacity_of_a_week_with_a_stock_out() {
+    run("capacity");
+}
+
+#[test]
+fn a_job_asks_for_capacity_in_two_pools_and_takes_the_first() {
+    run("first-capacity");
+}
+
+#[test]
+fn a_job_leaves_a_flavor_whose_request_failed_within_a_second() {
+    run_file("tests/scenarios/flavor-cool-down.yaml");
 }

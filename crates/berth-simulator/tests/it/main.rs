@@ -1,3 +1,4 @@
 //! Runs whole scenarios.
 
 mod examples;
+mod week;

@@ -14,8 +14,8 @@ use serde_json::json;
 const VICTIM_FILE: &str = "BERTH_STORE_CRASH_VICTIM";
 const VICTIM_BYTES: &str = "BERTH_STORE_CRASH_BYTES";
 const KILLS: usize = 100;
-/// Interval of the kills before which the victim writes large objects, so that its log is
-/// checkpointed and restarted.
+/// Before each kill whose number is a multiple of this, the victim writes large objects, so that
+/// its log is checkpointed and restarted.
 const LARGE_EVERY: usize = 25;
 
 fn open(path: &Path) -> SqliteStore {
@@ -101,8 +101,8 @@ fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
             latest.insert(key.clone(), *revision);
         }
         for (key, revision) in latest {
-            // The write is the last one, or a later write followed whose acknowledgement was not
-            // read.
+            // Either this was the last write of the key, or a later write followed it whose
+            // acknowledgement was not read.
             match store.get(&key) {
                 Some(record) => assert!(record.revision >= revision, "kill {kill}: {key} has an older revision"),
                 None => assert!(deleted_since(&store, &key, revision), "kill {kill}: {key} is lost"),

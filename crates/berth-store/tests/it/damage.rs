@@ -222,7 +222,7 @@ async fn a_missing_or_truncated_log_is_rejected() {
         assert!(error.contains("800 was acknowledged") || error.contains("is damaged"), "{error}");
         assert!(left > 0 || error.contains("store.db-wal"), "{error}");
         assert!(error.contains("--recover"), "{error}");
-        assert_eq!(std::fs::metadata(&log).map_or(0, |log| log.len()), left, "the log is unchanged");
+        assert_eq!(std::fs::metadata(&log).map_or(0, |log| log.len()), left, "the log has changed");
         victim.recovered(&path, &format!("{left} bytes of the log"));
         // A second recovery has nothing to do.
         assert!(recover(&path).unwrap().is_none());

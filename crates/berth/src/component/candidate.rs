@@ -82,7 +82,7 @@ impl Candidate {
     fn ended(&mut self) -> anyhow::Error {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => error,
-            _ => anyhow!("leader election has died"),
+            _ => anyhow!("the thread of the leader election has ended unexpectedly"),
         }
     }
 }

@@ -37,8 +37,8 @@ pub struct Endpoints {
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// All metrics in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine. Only
-    /// the controllers have it.
+    /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine.
+    /// `None` for components other than the controllers.
     pub explain: Option<Explain>,
 }
 
@@ -173,7 +173,7 @@ fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: 
 }
 
 const JSON: &str = "application/json";
-const FROM_ELSEWHERE: &str = "this port answers explanations to clients on this machine only; request them from the API server \
+const FROM_ELSEWHERE: &str = "this port serves explanations to clients on this machine only; request them from the API server \
                               (explain.berth.dev), which checks the client's rights";
 
 /// Namespace and name of `/explain/NAMESPACE/NAME`.
@@ -199,7 +199,7 @@ mod tests {
         let mut stream = socket.connect(to).await.expect("connected");
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("sent");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("answered");
+        stream.read_to_string(&mut answer).await.expect("a response");
         let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         (code, answer.split_once("\r\n\r\n").expect("a body").1.to_owned())
     }

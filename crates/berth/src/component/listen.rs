@@ -40,7 +40,7 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
             Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
         },
     };
-    bound.map(Some).with_context(|| format!("{what}: cannot listen there"))
+    bound.map(Some).with_context(|| format!("{what}: cannot listen on this address"))
 }
 
 /// A response in preparation.
@@ -68,7 +68,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
             Err(error) => {
                 // The process is out of file descriptors, or the peer gave up. Neither is a reason
                 // to stop. The pause prevents a busy loop in the first case.
-                tracing::warn!(%error, "accepting a connection");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 use crate::component::Leading;
 use crate::component::listen::{self, PeerCertificates};
 
-/// ConfigMap in which every cluster publishes the authority of its front proxy.
+/// ConfigMap in which every cluster publishes the certificate authority of its front proxy.
 const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
 /// Interval at which the ConfigMap is read.
@@ -60,7 +60,7 @@ pub struct Aggregated {
 }
 
 impl Aggregated {
-    /// Serves these groups once the front proxy's authority is known.
+    /// Serves these groups once the front proxy's certificate authority is known.
     pub fn new(groups: Vec<Arc<dyn Extension>>, leading: Leading) -> Self {
         Self { groups: groups.into(), leading, trust: Arc::default(), unknown_authority: Arc::default() }
     }
@@ -93,7 +93,7 @@ impl Aggregated {
         extension::answer(group, asked, request.headers()).await
     }
 
-    /// The user for whom the front proxy makes the request. Requests of all other clients are
+    /// The user of the request that the front proxy forwards. Requests of all other clients are
     /// rejected.
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
         let refused = || Status::unauthorized("only requests that the API server forwards are accepted here");
@@ -109,7 +109,7 @@ impl Aggregated {
         trust.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
     }
 
-    /// Keeps the front proxy's authority up to date, until dropped.
+    /// Keeps the front proxy's certificate authority up to date, until dropped.
     pub async fn follow_front_proxy(self, client: Client) {
         let clock = Clock::system();
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
@@ -183,7 +183,7 @@ impl FrontProxyTrust {
 }
 
 /// Accepts any certificate whose key the client has, or none. API servers call webhooks with any
-/// certificate; [`Aggregated`] verifies the authority itself.
+/// certificate; [`Aggregated`] verifies the issuer itself.
 #[derive(Debug)]
 pub struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! `berth controller`: the queueing controllers against any cluster, with the rights of their
+//! `berth controller`: the queueing controllers against any cluster, with the permissions of their
 //! service account.
 
 mod aggregated;
@@ -37,7 +37,8 @@ use webhook::WebhookOptions;
 /// Options of `berth controller`.
 #[derive(Args)]
 pub struct Options {
-    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
+    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's
+    /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Maximum requests per second, for each kind of object. Default: clientConnection.qps of the

@@ -149,8 +149,8 @@ fn defaults() -> anyhow::Result<String> {
          # Number of replicas. One of them leads.\nreplicas: {}\n\
          # Whether to install the CustomResourceDefinitions.\ncrds: true\n\
          # API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while no\n\
-         # controller answers. v1 needs Kubernetes 1.36. v1beta1 needs 1.34 with that version and the feature\n\
-         # MutatingAdmissionPolicy enabled. With \"\", objects that name a queue are rejected while no controller\n\
+         # controller responds. v1 needs Kubernetes 1.36. v1beta1 needs Kubernetes 1.34 with API version\n\
+         # v1beta1 and feature gate MutatingAdmissionPolicy enabled. With \"\", objects that name a queue are rejected while no controller\n\
          # is available.\n\
          holdPolicy: {}\n\
          # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",

@@ -84,7 +84,7 @@ pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow
 
     for (group, service) in running(&configurations, &ready) {
         report.obstacles.push(format!(
-            "Service {} answers webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
+            "Service {} serves webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
              Stop them first; for Kueue: `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`",
             named(&service)
         ));
@@ -153,7 +153,7 @@ fn named((namespace, name): &Service) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Which of these Services have a ready endpoint.
+/// The Services among these that have a ready endpoint.
 async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<BTreeSet<Service>> {
     let mut ready = BTreeSet::new();
     for (namespace, name) in services {
@@ -172,7 +172,8 @@ async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<B
     Ok(ready)
 }
 
-/// Services that convert or serve Kueue's kinds and do not belong to this installation.
+/// Ready Services of webhooks for Kueue's kinds, each with the kinds' API group. `configurations`
+/// are those of other programs.
 fn running(configurations: &[Value], ready: &BTreeSet<Service>) -> BTreeSet<(&'static str, Service)> {
     let hooks = configurations.iter().flat_map(hooks);
     let about_queues = hooks.filter(|hook| {
@@ -236,7 +237,8 @@ fn written() -> Vec<Subject> {
     all.flat_map(|(group, resource, verbs)| operations(verbs).into_iter().map(|it| one(group, resource, it))).collect()
 }
 
-/// The webhooks that would reject each subject: webhooks with failure policy Fail and no endpoint.
+/// The webhooks that would reject each subject: webhooks with failure policy Fail whose Service has
+/// no ready endpoint.
 fn refusals(
     configurations: &[Value],
     ready: &BTreeSet<Service>,
@@ -355,7 +357,7 @@ fn conversions(
         }
     }
     for (service, names) in others {
-        let state = if ready.contains(&service) { "which answers" } else { "which has no ready endpoint" };
+        let state = if ready.contains(&service) { "which responds" } else { "which has no ready endpoint" };
         let then = match &own {
             Some(own) => format!("`berth install --apply` changes the conversion to Service {}", named(own)),
             None => "this installation does not change the conversion".to_owned(),

@@ -1,4 +1,5 @@
-//! Policies by which the API server itself holds queued jobs while no webhook of Berth answers.
+//! Policies by which the API server itself holds queued jobs while no webhook of Berth is
+//! available.
 //!
 //! A policy can read neither owners nor other objects except a LocalQueue, so it holds jobs
 //! provisionally and marks them. The webhooks decide later, or the controllers when they are
@@ -16,12 +17,12 @@ use serde_json::{Value, json};
 
 use super::manifests::UNMANAGED;
 
-/// Default API version of the policies, which Kubernetes serves since 1.36.
+/// Default API version of the policies, which Kubernetes 1.36 and later versions serve.
 pub const VERSION: &str = "v1";
 /// The API versions of MutatingAdmissionPolicy, newest first.
 pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
 
-/// Name of the LocalQueue of jobs that name no queue, if it exists.
+/// Name of the default LocalQueue. If a namespace has it, its jobs without a queue name use it.
 const DEFAULT_QUEUE: &str = "default";
 
 /// The part of the configuration that selects held objects: values, or placeholders of a template.
@@ -31,7 +32,7 @@ pub struct Held {
     pub frameworks: String,
     /// Selector of the namespaces whose jobs are managed.
     pub namespaces: Value,
-    /// `true` if jobs that name no queue are managed, otherwise `false`.
+    /// `true` if jobs without a queue name are managed, otherwise `false`.
     pub all: String,
     /// Namespaces whose pods never wait for the controllers, separated by commas. The controllers'
     /// own namespace is one.
@@ -61,7 +62,7 @@ struct Policy {
     name: &'static str,
     rules: Vec<Value>,
     operations: &'static [&'static str],
-    /// True if it matches objects with a queue name, false if objects without.
+    /// True if it matches objects with a queue name, false if it matches objects without one.
     queued: bool,
     conditions: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, String)>,
@@ -70,7 +71,7 @@ struct Policy {
     by_default_queue: bool,
 }
 
-/// The policies and their bindings, in the order to create them.
+/// The policies and their bindings, in the order in which they must be created.
 pub fn objects(version: &str, held: &Held) -> Vec<Value> {
     let policies = [
         queued_jobs(held),
@@ -102,7 +103,8 @@ impl Policy {
                 // A job that names a queue must not start without quota. A job without a queue must
                 // not depend on Berth.
                 "failurePolicy": if self.queued { "Fail" } else { "Ignore" },
-                // The webhooks that run after this policy decide.
+                // No reinvocation is needed: the webhooks run after this policy and make the final
+                // decision.
                 "reinvocationPolicy": "Never",
                 "matchConstraints": {
                     "objectSelector": {"matchExpressions": [{"key": labels::QUEUE_NAME, "operator": operator}]},
@@ -143,11 +145,13 @@ fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
 
 /// The condition that the integration of this name (an expression) is enabled.
 fn is_on(held: &Held, name: &str) -> String {
-    // Commas on both sides: a template inserts a list of names, in which whole names are searched.
+    // The commas on both sides make the search match whole names only. `frameworks` may be a
+    // template expression that yields the list.
     format!("',{},'.contains(',' + {name} + ',')", held.frameworks)
 }
 
-/// The condition that pods of the namespace need not start while no controller can release them.
+/// The condition that the namespace is not one of the exempt ones, so its pods may wait until a
+/// controller releases them.
 fn is_not_spared(held: &Held) -> (&'static str, String) {
     ("is-not-spared", format!("!',{},'.contains(',' + request.namespace + ',')", held.spared))
 }
@@ -157,8 +161,8 @@ fn is_managed(held: &Held) -> (&'static str, String) {
     ("is-managed", format!("true == ({})", held.all))
 }
 
-/// The condition that the owner's kind is among these: the object is part of its owner and follows
-/// it.
+/// The condition that the controlling owner's kind is in `kinds`. Such an object is queued as part
+/// of its owner.
 fn is_owned(kinds: &str) -> String {
     format!(
         "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
@@ -170,7 +174,8 @@ fn managing() -> String {
     list(managing_kinds().iter().map(|(group, kind)| format!("{group}/{kind}")))
 }
 
-/// `Object.spec.suspend` and similar, set below the object's root.
+/// The CEL expression that sets the field at `path` to `value`, such as `Object{spec:
+/// Object.spec{suspend: true}}`.
 fn apply(path: &[&str], value: &str) -> String {
     let mut expression = value.to_owned();
     for depth in (0..path.len()).rev() {
@@ -180,7 +185,8 @@ fn apply(path: &[&str], value: &str) -> String {
     expression
 }
 
-/// The expression for the object's kind, built from the field that suspends each kind.
+/// A CEL expression that depends on the object's kind: for each kind, the result of `of` for the
+/// path of the field that suspends it.
 fn by_kind(of: impl Fn(&[&str]) -> String) -> String {
     const MOST: &[&str] = &["spec", "suspend"];
     let mut elsewhere: BTreeMap<&[&str], Vec<String>> = BTreeMap::new();
@@ -325,16 +331,17 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
 fn queued_pod_owners(held: &Held) -> Policy {
     let queue = format!("object.metadata.labels['{}']", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
-    // Also on update: the pod template may have been replaced.
+    // The policy also applies to updates, because the pod template may have been replaced.
     policy.operations = &["CREATE", "UPDATE"];
     policy.queued = true;
-    // An update also matches by the old object, and may remove the label.
+    // The object selector also matches an update whose old object has the label; the update may
+    // remove it.
     policy.conditions.insert(0, ("is-queued", names_queue()));
     policy
 }
 
-/// Policy for new objects without a queue. They get their namespace's default queue here: unlike
-/// jobs and pods, they are not settled later by the controllers.
+/// Policy for new objects without a queue. They get their namespace's default queue here, because
+/// the controllers do not process them again later, as they do with held jobs and pods.
 fn defaulted_pod_owners(held: &Held) -> Policy {
     let queue = format!("'{DEFAULT_QUEUE}'");
     let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", labels::QUEUE_NAME);
@@ -360,8 +367,8 @@ fn names_queue() -> String {
 }
 
 /// Common parts of all policies for objects that create pods: the pod templates get the `queue` (an
-/// expression), if there is one, and the mark that their pods are held. `metadata` is inserted into
-/// the object's own metadata, and ends in a comma.
+/// expression), if there is one, and the mark that their pods are held. `metadata` is an
+/// initializer of the object's own metadata, followed by a comma, or empty.
 fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata: &str) -> Policy {
     let class = labels::PRIORITY_CLASS;
     let queue = queue.map(|queue| format!("'{}': {queue}, ", labels::QUEUE_NAME)).unwrap_or_default();
@@ -372,7 +379,7 @@ fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata:
     };
     let simple = |framework: &str| format!("{{{}}}", parent(framework));
     let index = annotations::POD_GROUP_POD_INDEX_LABEL;
-    // The group's name is a hash. The controllers set it when they settle the pods.
+    // The group's name is a hash. The controllers set it when they process the held pods.
     let of_set = format!(
         "{}, '{}': 'true', '{}': 'true', '{index}': \
          object.spec.template.?metadata.?annotations[?'{index}'].orValue('apps.kubernetes.io/pod-index')",

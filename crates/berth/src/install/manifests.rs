@@ -24,8 +24,8 @@ pub fn configuration() -> String {
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// Namespaces whose jobs are never queued, beside the controllers' own: the components of the
-/// cluster must not wait for quota.
+/// Namespaces whose jobs are never queued, in addition to the controllers' own. The components of
+/// the cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
 /// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to
@@ -49,7 +49,7 @@ pub struct Settings {
     pub readiness: String,
     /// Path of the liveness probe.
     pub liveness: String,
-    /// Port of the probes: a number, or a template's placeholder. The following ports too.
+    /// Port of the probes. Like the other ports, it is a number or a template's placeholder.
     pub health_port: Value,
     /// Port of the metrics.
     pub metrics_port: Value,
@@ -103,7 +103,7 @@ pub struct Values {
 pub struct Parts {
     /// CustomResourceDefinitions.
     pub crds: bool,
-    /// The policies that hold jobs while no controller answers, in this API version.
+    /// The policies that hold jobs while no controller is available, in this API version.
     pub hold_policy: Option<String>,
     /// Only the objects that hold jobs, and their prerequisites.
     pub hold_only: bool,
@@ -114,9 +114,9 @@ pub fn holds(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.starts_with("admissionregistration.k8s.io/"))
 }
 
-/// All objects in the order of creation: first those that hold jobs, which need nothing else; then
-/// the controllers; last those that need running controllers. An interrupted installation has
-/// therefore not taken over any job.
+/// All objects in the order of creation: first the namespace, the Service and the objects that hold
+/// jobs; then the controllers; last those that need running controllers. An interrupted
+/// installation has therefore not taken over any job.
 pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut objects = vec![
         json!({
@@ -150,7 +150,7 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     objects
 }
 
-/// The Services by which the API server reaches the webhooks.
+/// The Service by which the API server reaches the webhooks.
 fn webhook_service(values: &Values) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -173,7 +173,8 @@ fn flow_schema(values: &Values) -> Value {
         "metadata": {"name": rights::LEADER_ELECTION, "labels": rights::labels(&[])},
         "spec": {
             "priorityLevelConfiguration": {"name": "leader-election"},
-            // Between the FlowSchemas of Kubernetes' leaders in kube-system.
+            // Between Kubernetes' FlowSchemas system-leader-election (100) and
+            // workload-leader-election (200).
             "matchingPrecedence": 150,
             "rules": [{
                 "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
@@ -310,7 +311,8 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
 }
 
 /// One webhook configuration. Jobs without a queue never depend on a webhook. Jobs with a queue are
-/// held by policies ([`hold`]) while no controller answers; without the policies they are rejected.
+/// held by policies ([`hold`]) while no controller is available; without the policies they are
+/// rejected.
 fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let (path, short) = match kind {
         "MutatingWebhookConfiguration" => ("/mutate", "default"),
@@ -438,7 +440,7 @@ mod tests {
         assert!(first(&is("Deployment")) < first(&is("CustomResourceDefinition")));
         assert!(first(&is("Deployment")) < first(&is("APIService")));
         let holding = objects(&values(), &parts(true));
-        assert_eq!(holding, all[..holding.len()], "the first step is the beginning of the whole");
+        assert_eq!(holding, all[..holding.len()], "the objects of the first step are the first of all objects");
         let others: Vec<&Value> =
             holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
         assert_eq!(others, ["Namespace", "Service"]);

@@ -49,21 +49,21 @@ pub struct Options {
     #[arg(long)]
     without_crds: bool,
     /// API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while
-    /// no controller answers. v1 needs Kubernetes 1.36; v1beta1 needs 1.34 with that version and
-    /// the feature MutatingAdmissionPolicy enabled. With `none`, objects that name a queue are
-    /// rejected while no controller is available.
+    /// no controller is available. v1 needs Kubernetes 1.36; v1beta1 needs Kubernetes 1.34 with API
+    /// version v1beta1 and feature gate MutatingAdmissionPolicy enabled. With `none`, objects that
+    /// name a queue are rejected while no controller is available.
     #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
     hold_policy: String,
     /// Apply the objects to the cluster (server-side) instead of printing them. Checks first, as
     /// with --check.
     #[arg(long)]
     apply: bool,
-    /// Change nothing: report the webhooks that would reject objects of this installation, and the
-    /// other controllers that serve its kinds.
+    /// Report, without changing anything, the webhooks that would reject objects of this
+    /// installation, and the other controllers that serve its kinds.
     #[arg(long, conflicts_with = "apply")]
     check: bool,
-    /// Print or apply only the objects that hold jobs while no controller answers: policies and
-    /// webhook configurations. They work without the controllers. This is the first step of a
+    /// Print or apply only the objects that hold jobs while no controller is available: policies
+    /// and webhook configurations. They work without the controllers. This is the first step of a
     /// migration from Kueue.
     #[arg(long)]
     hold_only: bool,
@@ -144,10 +144,10 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
     check_cluster(&client, &options.hold_policy).await?;
     let found = match check::look(&client, &objects, options.hold_only).await {
         Ok(found) => found,
-        // The rights to install need not include the rights to read everything that is checked.
+        // A user that may install may lack the permissions to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
             notes: vec![format!(
-                "the check for obstacles was skipped for lack of rights: {}",
+                "the check for obstacles was skipped because of missing permissions: {}",
                 process::in_full(&error)
             )],
             ..check::Report::default()
@@ -260,7 +260,7 @@ async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Resu
             let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
             format!(
                 "the cluster does not serve MutatingAdmissionPolicy in admissionregistration.k8s.io/{version}. These policies \
-                 hold jobs while no controller answers. Kubernetes 1.36 serves {newest}; 1.34 can serve {older} if it is \
+                 hold jobs while no controller is available. Kubernetes 1.36 serves {newest}; 1.34 can serve {older} if it is \
                  enabled (--hold-policy {older}). With --hold-policy {NO_HOLD}, queued jobs are rejected meanwhile"
             )
         }),
@@ -288,7 +288,7 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = vec![0; 16 * 1024];
-                // One read has the whole of such a small request.
+                // One read returns the whole request, because it is small.
                 let length = stream.read(&mut request).await.unwrap_or_default();
                 let request = String::from_utf8_lossy(&request[..length]).into_owned();
                 let verb = request.split(' ').next().unwrap_or_default().to_owned();
@@ -326,7 +326,7 @@ mod tests {
             apply_to(config, vec![object]).await
         };
         let applied = tokio::time::timeout(Duration::from_secs(60), all);
-        let applied = applied.await.expect("it ends");
+        let applied = applied.await.expect("the installation ends in time");
         let asked = asked.lock().clone();
         (applied, asked)
     }
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_that_is_briefly_busy_does_not_stop_an_installation() {
         let (applied, asked) = installed(2, 2).await;
-        applied.expect("it is applied");
+        applied.expect("the object is applied");
         assert_eq!(asked, ["GET", "GET", "PATCH", "PATCH", "PATCH"]);
     }
 

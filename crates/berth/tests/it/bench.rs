@@ -28,7 +28,10 @@ fn check_load(arguments: &[&str]) -> Value {
         report["classes"].as_object().into_iter().flatten().filter_map(|(_, it)| it["evictions"].as_u64()).sum();
     let (admissions, workloads) = (report["admissions"].as_u64(), report["workloads"].as_u64());
     assert!(admissions >= workloads, "{report:#}");
-    assert!(admissions <= workloads.map(|count| count + evictions), "admitted more often than evicted: {report:#}");
+    assert!(
+        admissions <= workloads.map(|count| count + evictions),
+        "there are more admissions than workloads and evictions: {report:#}"
+    );
     report
 }
 

@@ -1,5 +1,5 @@
-//! The Helm chart, rendered by Helm: with the same values it has the objects that `berth install`
-//! prints.
+//! The Helm chart, rendered by Helm: with the same values it contains the objects that `berth
+//! install` prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Streams of pods with client programs from the registries (`tests/clients`) and with kube-rs:
-//! commands with input and exit codes, terminals, attached clients, forwarded ports, logs, and the
-//! refusals of simulated pods. Each uses the pods of `tests/clients/pods.json`.
+//! commands with input and exit codes, terminals, attached clients, forwarded ports, logs, and
+//! rejected requests for simulated pods. Each uses the pods of `tests/clients/pods.json`.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,8 +17,8 @@ use crate::cluster::{Cluster, file};
 
 const PODS: &str = "tests/clients/pods.json";
 
-/// A cluster that runs pods as processes, beside simulated ones. Skips the running test where the
-/// pod has no server to forward a port to.
+/// A cluster with pods that run as processes and simulated pods. Skips the running test if python3
+/// is not installed, which serves the forwarded port in the pod.
 fn with_processes() -> Option<Cluster> {
     if !Path::new("/usr/bin/python3").exists() {
         berth_testing::skip("python3 is not installed");
@@ -85,7 +85,7 @@ async fn kube_rs_streams() {
 /// Waits until a pod is ready.
 async fn ready(pods: &Api<Pod>, name: &str) {
     for _ in 0..600 {
-        let pod = pods.get(name).await.expect("an answer");
+        let pod = pods.get(name).await.expect("a response");
         let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True") {
             return;
@@ -99,7 +99,7 @@ fn in_main() -> AttachParams {
     AttachParams::default().container("main")
 }
 
-/// Input, separate outputs, and the exit code.
+/// A command gets its input, and its outputs and its exit code are returned separately.
 async fn commands(pods: &Api<Pod>) {
     let script = "read line; echo got $line; echo done >&2; exit 3";
     let mut shell = pods.exec("real", ["sh", "-c", script], &in_main().stdin(true)).await.expect("started");

@@ -1,6 +1,6 @@
 //! Client programs from the registries, as their users write them (`tests/clients`), and kube-rs's
 //! own runtime. `tests/clients/install` installs the programs; a test of a missing program is
-//! skipped visibly.
+//! skipped with a notice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -139,17 +139,17 @@ async fn kube_runtime_works() {
     controller.abort();
 }
 
-/// Waits for a ConfigMap with another UID than this one.
+/// Waits until the ConfigMap `name` exists with a UID other than `but`.
 async fn exists(maps: &Api<ConfigMap>, name: &str, but: Option<String>) -> ConfigMap {
     for _ in 0..400 {
-        if let Some(found) = maps.get_opt(name).await.expect("an answer")
+        if let Some(found) = maps.get_opt(name).await.expect("a response")
             && found.uid() != but
         {
             return found;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("{name} did not come");
+    panic!("{name} was not created");
 }
 
 async fn until(condition: impl Fn() -> bool) {
@@ -159,5 +159,5 @@ async fn until(condition: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the reflector did not follow");
+    panic!("the reflector did not receive the change");
 }

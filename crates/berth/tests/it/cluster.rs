@@ -1,4 +1,4 @@
-//! A `berth up` process, and kubectl against it.
+//! A `berth up` or `berth apiserver` process, and kubectl against it.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
 
-/// A running `berth up`; killed when dropped.
+/// A running `berth up` or `berth apiserver`; killed when dropped.
 pub struct Cluster {
     process: Child,
     pub kubeconfig: PathBuf,
@@ -31,8 +31,8 @@ impl Cluster {
         Self::start("up", home, &["--ephemeral"], arguments)
     }
 
-    /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are
-    /// beside the administrator's.
+    /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are in
+    /// the folder of the administrator's.
     pub fn apiserver(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("apiserver", home, &["--ephemeral"], arguments)
@@ -62,7 +62,7 @@ impl Cluster {
             .spawn()
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
-        // The last printed line means that the API answers.
+        // The last printed line means that the API responds.
         let next = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("Next"));
         let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
         let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();
@@ -76,7 +76,7 @@ impl Cluster {
 
     /// Options of kubectl that select this cluster.
     pub fn kubectl_options(&self) -> Vec<OsString> {
-        // A discovery cache of its own: none of another cluster is read, and none is left behind.
+        // Each cluster has its own discovery cache, which is removed with it.
         let cache = self.kubeconfig.with_file_name("cache");
         vec!["--kubeconfig".into(), self.kubeconfig.clone().into(), "--cache-dir".into(), cache.into()]
     }

@@ -71,7 +71,7 @@ fn a_store_without_its_end_is_rejected_and_can_be_recovered() {
     assert!(said.contains("lost its last writes") && said.contains("--recover"), "{said}");
     assert!(!said.contains("another berth") && !said.contains("backtrace"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that fails changes nothing");
+    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that failed changed the log");
 
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     let names = cluster.run(&["get", "configmaps", "-o", "name"]);
@@ -81,7 +81,7 @@ fn a_store_without_its_end_is_rejected_and_can_be_recovered() {
     assert!(data.path().join("store.sqlite-damaged-1").exists());
     assert_eq!(std::fs::read(data.path().join("store.sqlite-damaged-1-wal")).expect("kept"), bytes);
     cluster.interrupt();
-    // A second recovery finds nothing to do and changes nothing.
+    // A second recovery finds no damage and changes nothing.
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     cluster.run(&["get", "configmap", "after"]);
     assert!(!data.path().join("store.sqlite-damaged-2").exists());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Pods that print what they see of the devices.
+/// A pod with this number of GPUs, whose program only sleeps.
 fn pod(name: &str, gpus: u32) -> Value {
     let limits = if gpus > 0 { json!({"nvidia.com/gpu": gpus}) } else { json!({}) };
     let container = json!({"name": "main", "image": "host", "command": ["sleep", "10000"],
@@ -16,7 +16,8 @@ fn pod(name: &str, gpus: u32) -> Value {
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}})
 }
 
-/// Visible devices by the variables of CUDA and of the container toolkit, and device files.
+/// The devices that a pod sees: the variables of CUDA and of the NVIDIA container toolkit, and the
+/// device files.
 fn seen(cluster: &Cluster, pod: &str, folder: &Path) -> String {
     let script = format!("echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES $(ls {} 2>/dev/null)", folder.display());
     cluster.run(&["exec", pod, "--", "sh", "-c", &script]).trim().to_owned()
@@ -71,15 +72,15 @@ fn pods_see_their_own_devices_and_keep_them_when_the_cluster_is_killed() {
     cluster.kill();
     let cluster = Cluster::durable(&data, &options);
     cluster.wait_until("the pods to run", 60, running);
-    assert_eq!(["one", "two", "none"].map(|pod| seen(&cluster, pod, &folder)), before, "the assignment is the same");
+    assert_eq!(["one", "two", "none"].map(|pod| seen(&cluster, pod, &folder)), before, "the assignment has changed");
     assert_eq!(phase(&cluster, "three"), "Pending");
 
     cluster.run(&["delete", "pod", "one"]);
     cluster.wait_until("the third pod to run", 60, |cluster| phase(cluster, "three") == "Running");
-    assert_eq!(seen(&cluster, "three", &folder), before[0], "it has the device that was returned");
+    assert_eq!(seen(&cluster, "three", &folder), before[0], "it does not have the released device");
     cluster.run(&["delete", "pods", "--all"]);
     let table = std::fs::read_to_string(data.join("node/devices.json")).expect("the table of devices");
     let table: Value = serde_json::from_str(&table).expect("JSON");
-    assert_eq!(table["assignments"], json!({}), "all devices are returned");
+    assert_eq!(table["assignments"], json!({}), "devices are still assigned");
     cluster.interrupt();
 }

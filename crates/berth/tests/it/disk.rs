@@ -52,7 +52,10 @@ fn a_full_disk_rejects_writes_allows_reads_and_recovers() {
         }
     }
     assert!(refused.iter().all(|why| why.contains("the store cannot write")), "{refused:?}");
-    assert!(!cluster.kubectl(&["label", "configmap", "map-0", "a=b"]).status.success(), "refused again");
+    assert!(
+        !cluster.kubectl(&["label", "configmap", "map-0", "a=b"]).status.success(),
+        "a write succeeded on the full disk"
+    );
     assert_eq!(stored(&cluster), written);
     assert_eq!(cluster.get(&["configmap", "map-0"])["metadata"]["labels"], serde_json::Value::Null);
     assert_eq!(cluster.run(&["get", "--raw", "/livez"]), "ok");

@@ -1,5 +1,4 @@
-//! The history of all objects of a kind: a watch by kubectl from before the first object was
-//! created.
+//! The history of all objects of a kind, recorded by a watch of kubectl.
 
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};

@@ -110,7 +110,7 @@ fn a_second_installation_removes_no_rights() {
     let role = "kueue-batch-user-role";
     install(&["--apply", "--kubeconfig", &kubeconfig]);
     let has_rules = |role: &Value| role["rules"].as_array().is_some_and(|rules| !rules.is_empty());
-    cluster.wait_until("the rules to be put together", 30, |cluster| has_rules(&cluster.get(&["clusterrole", role])));
+    cluster.wait_until("the rules to be aggregated", 30, |cluster| has_rules(&cluster.get(&["clusterrole", role])));
     let mut history = History::of(&cluster, "clusterroles");
     cluster.wait_until("the watch to begin", 30, |_| history.begun());
     install(&["--apply", "--kubeconfig", &kubeconfig]);
@@ -171,7 +171,7 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
         "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]}));
     for step in [&[][..], &["--hold-only"]] {
         let (fine, text) = checked(step);
-        let runs = "Service kueue-system/kueue-webhook-service answers webhooks of kueue.x-k8s.io";
+        let runs = "Service kueue-system/kueue-webhook-service serves webhooks of kueue.x-k8s.io";
         assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
     }
 
@@ -205,12 +205,12 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
         let definition = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
         definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"].clone()
     };
-    assert_eq!(conversion(), "kueue-webhook-service", "nothing is handed over yet");
+    assert_eq!(conversion(), "kueue-webhook-service", "the conversion was handed over too early");
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "held", "namespace": "default",
         "labels": {"kueue.x-k8s.io/queue-name": "main"}}, "spec": {"template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}});
     apply(&job);
-    assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "held by the policies alone");
+    assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "not held by the policies");
 
     cluster.run(&["delete", "mutatingwebhookconfiguration", configuration]);
     let (fine, text) = checked(&[]);
@@ -278,7 +278,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
         ready(&first) && ready(&second)
     });
     let before = bundle();
-    // Other programs' writes of a Workload's status are validated and not changed.
+    // The validating configuration has one more webhook: for writes of a Workload's status by other
+    // programs.
     for (configuration, count) in [("mutatingwebhookconfigurations", 35), ("validatingwebhookconfigurations", 36)] {
         let kinds = "Kueue's kinds, and queued kinds with and without a queue";
         assert_eq!(trusted(configuration).len(), count, "{kinds}");
@@ -301,16 +302,18 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
     };
     for replica in [&first, &second] {
         let hooks = Hooks { url: url(replica), authorities_pem: bundle() };
-        let answer = hooks.post("/mutate", &review).await.expect("an answer");
+        let answer = hooks.post("/mutate", &review).await.expect("a response");
         assert_eq!(answer["response"]["allowed"], true);
         assert!(decoded(&answer["response"]["patch"]).contains("/spec/suspend"), "{answer}");
     }
 
-    // The stored certificate expires now. It is checked every sixth of its lifetime.
+    // The Secret now states that its certificate has expired. The replicas check it every sixth of
+    // its lifetime.
     let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
     cluster.run(&["annotate", "secret", "berth-webhook-certificate", "-n", "berth-system", "--overwrite", ended]);
     cluster.wait_until("the certificate to be renewed", 60, |_| bundle() != before);
-    // The published authorities trust the certificate that a replica serves at this moment.
+    // The published certificate authorities include the issuer of the certificate that a replica
+    // serves at this moment.
     for _ in 0..20 {
         for replica in [&first, &second] {
             let answer = loop {
@@ -318,8 +321,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
                 let hooks = Hooks { url: url(replica), authorities_pem: published.clone() };
                 match hooks.post("/validate", &review).await {
                     Ok(answer) => break answer,
-                    // A mismatch counts only if the published authorities have not changed in
-                    // between.
+                    // A mismatch counts only if the published certificate authorities have not
+                    // changed in between.
                     Err(error) => assert_ne!(published, trusted("mutatingwebhookconfigurations")[0], "{error}"),
                 }
             };

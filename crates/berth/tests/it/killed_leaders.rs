@@ -19,7 +19,7 @@ use crate::history::{History, is_true, key};
 use crate::process::Process;
 use crate::refarch::{complete, submit};
 
-/// Environment variable: run only the first three steps, of low and high priority.
+/// Environment variable: if it is set, only the jobs of low and high priority are submitted.
 const FIRST: &str = "BERTH_TEST_FIRST_STEPS";
 /// Environment variable: the random seed of the times of the kills, as a run prints it. The default
 /// differs in each run.
@@ -43,8 +43,7 @@ impl Victims {
             while !stopped.load(Ordering::Relaxed) {
                 const TICK: Duration = Duration::from_millis(100);
                 pause(TICK);
-                // A replica that lost its Lease ends, and is started again, as a Deployment would
-                // do.
+                // A replica that has ended is started again, as a Deployment would do.
                 for replica in &mut replicas {
                     if replica.ended() {
                         *replica = start();
@@ -96,7 +95,7 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
         Ok(seed) => seed.parse().unwrap_or_else(|error| panic!("{SEED}={seed}: {error}")),
         Err(_) => RandomState::new().build_hasher().finish(),
     };
-    println!("{SEED}={seed} chooses the moments of this run");
+    println!("{SEED}={seed} selects the times of the kills in this run");
     let work = tempfile::tempdir().expect("a temporary folder");
     let configuration = file("examples/gke-batch-refarch/cluster.yaml");
     let cluster = Cluster::apiserver(&["--time-scale", "60"]);
@@ -155,14 +154,18 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
 
     let queues = cluster.get(&["clusterqueues"]);
     let workloads = workloads.states();
-    assert_eq!(one_workload_each(&workloads), expected_workloads(&cluster), "a job has another number of workloads");
+    assert_eq!(
+        one_workload_each(&workloads),
+        expected_workloads(&cluster),
+        "the number of jobs that have had a workload is wrong"
+    );
     never_beyond_quota(&workloads, &queues);
     admitted_once_per_eviction(&workloads);
     run_once(&jobs.states(), &pods.states());
     drop(machines);
 }
 
-/// Jobs that are queued themselves, without the jobs of JobSets.
+/// Number of Jobs and JobSets that name a queue, without the Jobs that JobSets own.
 fn expected_workloads(cluster: &Cluster) -> usize {
     let count = |resource: &str| {
         let list = cluster.get(&[resource, "-A"]);
@@ -186,7 +189,8 @@ fn one_workload_each(states: &[(Value, bool)]) -> usize {
     of_job.len()
 }
 
-/// At every moment, the usage of a cohort's workloads is within its quota, for each flavor.
+/// At every moment, the usage of a cohort's workloads is within the cohort's quota, for each flavor
+/// and resource.
 pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     type Amounts = BTreeMap<(String, String, String), Quantity>;
     let quantity = |value: &Value| Quantity::from_json(value).expect("a quantity");
@@ -263,8 +267,11 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
                 *evictions.entry(key).or_default() += u32::from(!is_true(workload, "Finished"));
             }
             (true, true) => {
-                assert_eq!(last["status"]["admission"], workload["status"]["admission"], "{key} was moved");
-                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} runs again");
+                assert_eq!(
+                    last["status"]["admission"], workload["status"]["admission"],
+                    "the assignment of {key} changed while it was admitted"
+                );
+                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} is not finished any more");
             }
             (false, false) => {}
         }
@@ -274,8 +281,8 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
     }
 }
 
-/// Every job completes exactly once: the number of succeeded pods is its completions, and a
-/// complete job never runs again.
+/// Every job completes exactly once: no more pods succeed than its completions, and a complete job
+/// never runs again.
 fn run_once(jobs: &[(Value, bool)], pods: &[(Value, bool)]) {
     let mut succeeded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (pod, _) in pods.iter().filter(|(pod, _)| pod["status"]["phase"] == "Succeeded") {

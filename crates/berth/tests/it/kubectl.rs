@@ -15,7 +15,7 @@ fn a_newcomer_follows_the_quickstart() {
     let shorter = |name: &str, seconds: &str, fewer: &str| {
         let manifest = std::fs::read_to_string(file(&format!("examples/quickstart/{name}"))).expect("an example");
         let shorter = manifest.replace(&format!("\"{seconds}\""), &format!("\"{fewer}\""));
-        assert_ne!(shorter, manifest, "{name} takes {seconds} seconds");
+        assert_ne!(shorter, manifest, "{name} does not contain {seconds} seconds");
         let path = folder.path().join(name);
         std::fs::write(&path, shorter).expect("a copy");
         path.display().to_string()
@@ -26,7 +26,7 @@ fn a_newcomer_follows_the_quickstart() {
     assert!(cluster.refused(&["get", "namespace", "team-blue"]).contains("NotFound"));
     cluster.run(&["apply", "-f", &queues]);
     cluster.run(&["apply", "--dry-run=server", "-f", &jobs]);
-    assert!(cluster.run(&["get", "jobs", "-A", "-o", "name"]).trim().is_empty(), "a dry run changes nothing");
+    assert!(cluster.run(&["get", "jobs", "-A", "-o", "name"]).trim().is_empty(), "a dry run created a job");
     cluster.run(&["apply", "-f", &jobs]);
     cluster.wait_until("two jobs to be admitted and one to wait", 30, |cluster| {
         let table = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
@@ -50,7 +50,7 @@ fn a_newcomer_follows_the_quickstart() {
         .expect("the third job has a workload")
         .to_owned();
     // The conditions of waiting workloads are written after the counts of the queue.
-    cluster.wait_until("the waiting workload to say why", 10, |cluster| {
+    cluster.wait_until("the reason of the waiting workload", 10, |cluster| {
         let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
         described.contains("insufficient unused quota for cpu in flavor default, 4 more needed")
     });
@@ -95,7 +95,12 @@ fn a_newcomer_follows_the_quickstart() {
     assert!(cluster.run(&["get", "events", "-A"]).contains("QuotaReserved"));
     cluster.run(&["wait", "--for=condition=Complete", "job/urgent", "-n", "team-green", "--timeout=5s"]);
     let diff = cluster.kubectl(&["diff", "-f", &queues]);
-    assert_eq!(diff.status.code(), Some(1), "the preemption policy differs: {}", String::from_utf8_lossy(&diff.stderr));
+    assert_eq!(
+        diff.status.code(),
+        Some(1),
+        "kubectl diff did not report the changed preemption policy: {}",
+        String::from_utf8_lossy(&diff.stderr)
+    );
 
     // Deletion of a job deletes its pods and its workload.
     cluster.run(&["delete", "-f", &jobs]);

@@ -1,5 +1,5 @@
 //! `berth` as a user runs it: the program, the real kubectl, files and signals. These tests use a
-//! real port and real time on purpose: they are the one path over the real wire.
+//! real port and real time on purpose: they test the path over a real network connection.
 
 mod bench;
 mod chart;

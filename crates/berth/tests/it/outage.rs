@@ -25,7 +25,7 @@ struct Installed {
     configuration: Option<String>,
 }
 
-/// Patch that makes the endpoints of a Service those that the test writes.
+/// Patch that removes the selector of a Service, so that the test can write its endpoints.
 const NO_SELECTOR: &str = r#"{"spec": {"selector": null}}"#;
 
 impl Installed {
@@ -41,11 +41,10 @@ impl Installed {
         let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
         arguments.extend(file.as_deref());
         install(&arguments);
-        // A port that is still free when the controllers return. No other process uses it in
-        // between.
+        // The webhook port of the controllers at every start. No other process uses it in between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // The Service's endpoint is the test's own process. Without a selector, the simulated pods of
-        // the Deployment are no endpoints.
+        // The Service's only endpoint is the controllers' process that the test starts. Without a
+        // selector, the simulated pods of the Deployment are not endpoints.
         cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
         apply(
             &cluster,
@@ -154,7 +153,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     here.queue("easy", "default", "1");
     here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}));
 
-    // Up: the webhooks are called over the wire, and decide.
+    // While the controllers are up, their webhooks are called over the network and decide.
     let refused = {
         let path = cluster.kubeconfig.with_file_name("refused.json");
         std::fs::write(&path, job("refused", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
@@ -167,7 +166,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     let mut history = History::of(cluster, "workloads");
     controller.kill();
 
-    // Down: jobs without a queue are stored as written, and run.
+    // While the controllers are down, jobs without a queue are stored as written, and run.
     here.create(&job("plain", "team", None, "100m"));
     here.create(&job("unmanaged", "free", None, "100m"));
     here.create(&pod("plain-pod", "team", None));
@@ -235,7 +234,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
         let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
         let made = here.get(resource, name, namespace);
-        assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is held: {made}");
+        assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is not held: {made}");
         assert_eq!(made["metadata"]["annotations"][HELD], "false", "{resource} {name}");
     }
     here.create(&pod("queued-pod", "team", Some("main")));
@@ -283,13 +282,17 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     for name in ["queued", "too-big", "set", "torch", "ray", "serve"] {
         assert!(pods(&format!("app={name}")).is_empty(), "{name}");
     }
-    assert_eq!(here.running("team", "app=early"), 1, "running pods continue");
+    assert_eq!(here.running("team", "app=early"), 1, "the pod of the first job no longer runs");
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
-    assert_eq!(workloads.lines().count(), 1, "no controller creates workloads: {workloads}");
+    assert_eq!(
+        workloads.lines().count(),
+        1,
+        "the only workload must be that of the first job, because no controller runs: {workloads}"
+    );
 
-    // The controllers return and settle all held jobs, within the quota.
+    // The controllers start again and process all held objects. What runs stays within the quota.
     let _controller = here.controller(&[]);
-    cluster.wait_until("the held ones to run", 60, |_| {
+    cluster.wait_until("the held jobs and pods to run", 60, |_| {
         here.running("team", "app=queued") == 1
             && here.running("easy", "app=defaulted") == 1
             && here.running("team", "app=set") == 2
@@ -304,7 +307,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
         let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
         let expected = json!(name == "too-big");
-        cluster.wait_until(&format!("{resource} {name} to be settled"), 30, |_| {
+        cluster.wait_until(&format!("the controllers to process {resource} {name}"), 30, |_| {
             here.get(resource, name, namespace).pointer(field) == Some(&expected)
         });
         let made = here.get(resource, name, namespace);
@@ -323,7 +326,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         unsettled["items"].as_array().into_iter().flatten().find(|pod| !pod["metadata"]["annotations"][HELD].is_null());
     assert_eq!(unsettled, None);
     for label in ["app=plain", "app=plain-pod"] {
-        assert_eq!(here.running("team", label), 1, "{label} was never changed");
+        assert_eq!(here.running("team", label), 1, "the pod with label {label} no longer runs");
     }
     never_beyond_quota(&history.states(), &cluster.get(&["clusterqueues"]));
 }
@@ -344,11 +347,11 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
         here.create(&job("without", namespace, None, "100m"));
         here.create(&pod("bare", namespace, None));
         here.create(&pods_of("Deployment", "web", namespace, None));
-        // An object of a kind whose integration is off.
+        // The integration of StatefulSets is off.
         here.create(&pods_of("StatefulSet", "db", namespace, None));
     }
     assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true);
-    here.cluster.wait_until("the other ones to run", 30, |_| {
+    here.cluster.wait_until("the objects in the unmanaged namespace to run", 30, |_| {
         here.running("free", "app=without") == 1
             && here.running("free", "app=bare") == 1
             && here.running("free", "app=web") == 2
@@ -369,11 +372,11 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
     assert_ne!(here.get("jobset", "set", "managed")["spec"]["suspend"], true);
 
     let _controller = here.controller(&[]);
-    here.cluster.wait_until("it to be settled", 30, |_| {
+    here.cluster.wait_until("the controllers to process the held job and pods", 30, |_| {
         let settled = |object: &Value| object["metadata"]["annotations"][HELD].is_null();
         settled(&here.get("job", "without", "managed")) && held().iter().all(settled)
     });
-    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it has no queue to be admitted by");
+    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "the job runs although it has no queue");
     assert_eq!(here.running("free", "app=without"), 1);
 }
 
@@ -410,7 +413,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
         let refused = cluster.refused(&["create", "-f", &path.display().to_string()]);
         assert!(refused.contains("queued-jobs.validate.berth.dev"), "{refused}");
     };
-    // The managed fields of an object stored as v1beta1 name that version.
+    // An object that was created as v1beta1 can be read as v1beta2, although its managed fields
+    // name v1beta1.
     apply(
         cluster,
         &json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "old"},

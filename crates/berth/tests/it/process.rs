@@ -35,7 +35,7 @@ impl Process {
         Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 
-    /// `berth controller` with all rights, whose addresses are in this configuration file alone.
+    /// `berth controller` with all permissions. Its addresses are only in this configuration file.
     pub fn controller_configured(cluster: &Cluster, configuration: &Path) -> Self {
         let file = format!("--config={}", configuration.display());
         Self::start(&["controller"], &cluster.kubeconfig, &[&file])
@@ -91,7 +91,7 @@ impl Process {
 
     /// GET of a path at the address that the log shows for that path: status code and body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        self.try_get(path).expect("the port answers")
+        self.try_get(path).expect("the port responds")
     }
 
     fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {

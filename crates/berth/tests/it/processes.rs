@@ -63,7 +63,7 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_none_is_admitted_
         (0..5).all(|i| is_running(c, &format!("before-{i}"), "team-blue"))
     });
     assert!(first.leads() && !second.leads());
-    assert_eq!(second.get("/readyz"), (200, "ok".to_owned()), "a standby replica is ready");
+    assert_eq!(second.get("/readyz"), (200, "ok".to_owned()), "a standby replica is not ready");
     assert_eq!(second.get("/healthz").0, 200);
 
     let killed = Instant::now();
@@ -87,7 +87,10 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_none_is_admitted_
     let holder = cluster.get(&["lease", "berth-controller", "-n", "berth-system"])["spec"]["holderIdentity"].clone();
     third.wait_logged("this replica leads");
     let later = cluster.get(&["lease", "berth-controller", "-n", "berth-system"]);
-    assert_ne!(later["spec"]["holderIdentity"], "", "held again; it was {holder}");
+    assert_ne!(
+        later["spec"]["holderIdentity"], "",
+        "the lease has no holder; the holder after the release was {holder}"
+    );
     assert_eq!(later["spec"]["leaseTransitions"], 2);
 }
 
@@ -109,20 +112,23 @@ fn a_leader_that_loses_its_lease_continues_to_serve_and_can_lead_again() {
     cluster.run(&["patch", "lease", "berth-controller", "-n", "berth-system", "--type=merge", "-p", &taken]);
     replica.wait_logged("this replica no longer leads");
     let line = replica.line("this replica no longer leads").unwrap_or_default();
-    assert!(line.starts_with("20") && line.contains("is held by other"), "when and why: {line}");
+    assert!(
+        line.starts_with("20") && line.contains("is held by other"),
+        "the line lacks the time or the reason: {line}"
+    );
     assert_eq!(replica.get("/healthz").0, 200);
-    assert_eq!(replica.get("/readyz"), (200, "ok".to_owned()), "it stands by with full caches");
+    assert_eq!(replica.get("/readyz"), (200, "ok".to_owned()), "the standby replica is not ready");
     assert!(!replica.leads() && !replica.ended());
     apply(&cluster, &job("after", "team-blue"));
     pause(Duration::from_secs(2));
-    assert!(!is_running(&cluster, "after", "team-blue"), "only a leader admits");
+    assert!(!is_running(&cluster, "after", "team-blue"), "a replica that does not lead admitted the job");
 
-    cluster.wait_until("it to lead again", 20, |c| replica.leads() && is_running(c, "after", "team-blue"));
+    cluster.wait_until("the replica to lead again", 20, |c| replica.leads() && is_running(c, "after", "team-blue"));
     let counts = admissions(&cluster);
     assert_eq!(counts.values().copied().collect::<Vec<_>>(), [1, 1], "{counts:?}");
     replica.terminate();
     let lease = cluster.get(&["lease", "berth-controller", "-n", "berth-system"]);
-    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "the Lease is released");
+    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "the Lease is not released");
 }
 
 #[test]
@@ -140,8 +146,8 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     cluster.wait_until("the first job to run", 30, |c| is_running(c, "early", "team-blue"));
     controller.kill();
 
-    // Down: running jobs continue, jobs without a queue start, jobs with a queue are created and
-    // wait.
+    // While the controllers are down, running jobs continue, jobs without a queue start, and jobs
+    // with a queue are created and wait.
     let mut plain = job("plain", "team-blue");
     plain["metadata"]["labels"] = json!({});
     apply(&cluster, &plain);
@@ -153,19 +159,19 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
         items.iter().filter(|pod| pod["status"]["phase"] == "Running").count()
     };
     cluster.wait_until("the plain job's pod to run", 30, |c| pods(c, "plain") == 1);
-    assert!(!is_running(&cluster, "queued", "team-blue"), "held without a controller");
+    assert!(!is_running(&cluster, "queued", "team-blue"), "the queued job runs without a controller");
     assert!(
         cluster.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early"),
-        "no controller releases it"
+        "the workload of the deleted job was deleted without a controller"
     );
 
-    // Back: the held jobs are settled.
+    // When the controllers have started again, they process the held jobs.
     let _controller = Process::controller(&cluster, &alone);
     cluster.wait_until("the queued job to run", 30, |c| is_running(c, "queued", "team-blue") && pods(c, "queued") == 1);
-    cluster.wait_until("the deleted job's workload to go", 30, |c| {
+    cluster.wait_until("the deleted job's workload to be deleted", 30, |c| {
         !c.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early")
     });
-    assert_eq!(pods(&cluster, "plain"), 1, "the plain job was never changed");
+    assert_eq!(pods(&cluster, "plain"), 1, "the plain job was changed");
 }
 
 #[test]
@@ -178,7 +184,7 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
         let path = format!("/apis/visibility.kueue.x-k8s.io/{version}/clusterqueues/full/pendingworkloads");
         cluster.kubectl(&["get", "--raw", &path])
     };
-    // No controller answers yet.
+    // No controller is available yet.
     let refused = String::from_utf8_lossy(&pending(&cluster, "v1beta2").stderr).into_owned();
     assert!(refused.contains("ServiceUnavailable"), "{refused}");
     let services = cluster.run(&["get", "apiservices"]);
@@ -262,14 +268,14 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
     let of_both = seen_by(&["team-blue", "team-green"]);
     assert!(of_both.contains("of-team-green") && !of_both.contains("ithheld"), "{of_both}");
 
-    // A user needs the right, and must send the request to the API server.
+    // A user without the permission is rejected.
     let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
     let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
     assert!(refused.contains("forbidden"), "{refused}");
 
     // The replica that takes over serves the next request.
     first.kill();
-    cluster.wait_until("the other replica to answer", 30, |c| waiting(c, "v1beta2") == Some(json!("waiting")));
+    cluster.wait_until("the other replica to respond", 30, |c| waiting(c, "v1beta2") == Some(json!("waiting")));
 }
 
 #[test]

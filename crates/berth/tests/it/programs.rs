@@ -1,5 +1,6 @@
-//! Programs from elsewhere that run over two pods of this machine by the manifests of `examples`:
-//! torchrun, JAX and Ray. `tests/programs/install` installs JAX and Ray; PyTorch is the system's.
+//! Programs of other projects that run over two pods of this machine by the manifests of
+//! `examples`: torchrun, JAX and Ray. `tests/programs/install` installs JAX and Ray; PyTorch is the
+//! system's.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,10 @@ use crate::cluster::{Cluster, file};
 /// Folder with a virtual environment per program, instead of `target/programs`.
 const FOLDER: &str = "BERTH_TEST_PROGRAMS";
 
-/// How long a program may take on a busy machine, in seconds.
+/// Time limit of a program on a busy machine, in seconds.
 const PATIENCE: u64 = 300;
 
-/// True where pods have addresses of their own. Skips the running test where they have not.
+/// True if pods have their own addresses. Skips the running test otherwise.
 pub fn has_isolation() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -86,7 +87,7 @@ fn torchrun_trains_over_two_pods() {
     let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
     apply(&cluster, "examples/torchrun/job.yaml");
     for (rank, log) in logs_of_completed_job(&cluster, "torchrun").iter().enumerate() {
-        // torchrun numbers the ranks as the pods arrive.
+        // torchrun numbers the ranks in the order in which the pods connect.
         assert!(log.contains(&format!("on torchrun-{rank}, with ['torchrun-0', 'torchrun-1']")), "{log}");
         assert!(log.contains("converged in torchrun-example"), "{log}");
     }

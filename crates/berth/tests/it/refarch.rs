@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
-/// The submit helpers: substitute exactly two variables and apply the files in order.
+/// Does what the architecture's submit scripts do: substitutes two variables in the files and
+/// applies them in order.
 pub fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
     for index in 0..4 {
         for team in ["team-a", "team-b", "team-c", "team-d"] {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
-/// All pods that were created for the job, by name. Each index must have been created once.
+/// Names of the pods in namespace team-blue.
 fn pods(cluster: &Cluster) -> BTreeSet<String> {
     let list = cluster.get(&["pods", "-n", "team-blue"]);
     let items = list["items"].as_array().expect("a list has items");
@@ -55,7 +55,7 @@ fn a_killed_cluster_continues_and_no_job_runs_twice() {
 
     let cluster = Cluster::durable(data.path(), &arguments);
     assert!(pods(&cluster).is_superset(&before), "pods were lost");
-    assert_eq!(decisions(&cluster), decided, "the journal has the decisions of the killed process");
+    assert_eq!(decisions(&cluster), decided, "the journal lacks decisions of the killed process");
     cluster.wait_until("the new process to announce itself", 10, |cluster| lease_holder(cluster) != holder);
     cluster.wait_until("all jobs to complete", 120, |cluster| {
         let jobs = cluster.get(&["jobs", "-n", "team-blue"]);
@@ -76,5 +76,5 @@ fn a_killed_cluster_continues_and_no_job_runs_twice() {
 fn assert_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).expect("the kubeconfig exists").permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "the kubeconfig holds a private key");
+    assert_eq!(mode & 0o777, 0o600, "other users can access the kubeconfig, which holds a private key");
 }

@@ -17,8 +17,8 @@ use crate::process::Process;
 /// Group, resource with its subresource, verb.
 type Call = (String, String, String);
 
-/// The calls of the controllers, including rejected ones, and the further rights that they need if
-/// the API server checks references to owners.
+/// The calls of the controllers, including rejected ones, and the additional permissions that they
+/// need if the API server checks references to owners.
 #[derive(Default)]
 struct Calls {
     made: Mutex<BTreeSet<Call>>,
@@ -26,9 +26,9 @@ struct Calls {
     for_owners: Mutex<BTreeSet<Call>>,
 }
 
-/// The rights that the admission plugin OwnerReferencesPermissionEnforcement requires: `update` of
-/// the finalizers of an owner whose deletion waits for the object, and `delete` of an object whose
-/// owners change.
+/// The permissions that the admission plugin OwnerReferencesPermissionEnforcement requires:
+/// `update` of the finalizers of an owner whose deletion waits for the object, and `delete` of an
+/// object whose owners change.
 fn asked_for_owners(event: &Value) -> Vec<Call> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let owners = event["requestObject"]["metadata"]["ownerReferences"].as_array();
@@ -102,13 +102,13 @@ fn the_role_allows_exactly_the_calls_of_the_controllers() {
     let unused: Vec<&Call> = allowed.difference(&made).collect();
     assert!(unused.is_empty(), "in the role, but never made: {unused:#?}");
     let asked: BTreeSet<Call> = calls.for_owners.lock().unwrap().difference(&allowed).cloned().collect();
-    assert_eq!(asked, rights::owner_rights(), "needed to name owners, and what the role has for it");
+    assert_eq!(asked, rights::owner_rights(), "the permissions to set owners differ from those in the role");
 }
 
-/// Group, resource, verb, and the name that the right is limited to, if any.
+/// Group, resource, verb, and the name to which the permission is limited, if any.
 type NamedCall = (String, String, String, String);
 
-/// The rights of rules that are limited to names, or to one namespace.
+/// The permissions of rules that are limited to names, or to one namespace.
 fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -128,8 +128,8 @@ fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
     }
 }
 
-/// A right that no call needs by itself: applying an absent object needs it, and is a call to
-/// `patch`.
+/// A permission that the calls do not show: applying an object that does not exist requires
+/// `create`, but is recorded as `patch`.
 const NOT_SHOWN: (&str, &str, &str) = ("discovery.k8s.io", "endpointslices", "create");
 
 #[test]
@@ -186,7 +186,7 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
             _ => {}
         }
     }
-    // Another test covers the rights without names.
+    // Another test covers the permissions without names.
     let unnamed = rights::calls();
     let is_unnamed = |group: &str, resource: &str, verb: &str| {
         let verbs = unnamed.get(&(group.to_owned(), resource.to_owned()));
@@ -203,7 +203,7 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
             continue;
         }
         assert_ne!(event["responseStatus"]["code"], 403, "{line}");
-        // An object to create has no name yet for authorization.
+        // An object that is created has no name for authorization yet.
         let name = if verb == "create" { String::new() } else { text(&reference["name"]) };
         let call = (group, resource, verb, name);
         if allowed.contains(&call) || !is_unnamed(&call.0, &call.1, &call.2) {

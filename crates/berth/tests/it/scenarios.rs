@@ -37,6 +37,24 @@ fn the_gke_reference_architecture_runs_verbatim() {
 }
 
 #[test]
+fn skypilot_with_queued_provisioning_runs_verbatim() {
+    if shared("scenarios/skypilot-dws").is_none() {
+        return;
+    }
+    let (text, ok) = run(&file("tests/scenarios/skypilot-dws.yaml"));
+    assert!(ok, "{text}");
+}
+
+#[test]
+fn tpu_training_on_ray_falls_back_to_queued_capacity() {
+    if shared("scenarios/tpu-dws-rayjob").is_none() {
+        return;
+    }
+    let (text, ok) = run(&file("tests/scenarios/tpu-dws-rayjob.yaml"));
+    assert!(ok, "{text}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_report() {
     let scenario = file("examples/gke-batch-refarch/scenario.yaml");
     assert_eq!(report(&scenario), report(&scenario));

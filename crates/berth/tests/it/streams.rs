@@ -1,4 +1,5 @@
-//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and proxies.
+//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and
+//! proxies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -58,7 +59,7 @@ fn kubectl_reaches_the_programs_of_a_pod() {
     cluster.interrupt();
 }
 
-/// `cp` both ways.
+/// Copies a folder to a pod and back (`cp`), and runs a command that fails.
 fn copies(cluster: &Cluster, from: &str, back: &str) {
     std::fs::create_dir_all(format!("{from}/sub")).expect("a folder");
     std::fs::write(format!("{from}/sub/file"), vec![7; 1 << 20]).expect("written");
@@ -81,15 +82,15 @@ fn forwards(cluster: &Cluster, target: &str, port: &str) {
     let mut connection = TcpStream::connect(address).expect("connected");
     connection.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
     let mut page = String::new();
-    connection.read_to_string(&mut page).expect("an answer");
+    connection.read_to_string(&mut page).expect("a response");
     assert!(page.contains("Directory listing"), "{target}: {page}");
-    kubectl.kill().expect("it runs");
-    kubectl.wait().expect("it ends");
+    kubectl.kill().expect("kubectl can be killed");
+    kubectl.wait().expect("kubectl can be waited for");
 }
 
 /// The options of `logs`.
 fn logs(cluster: &Cluster) {
-    // Through the standard output of the container's first process.
+    // The lines are written to the standard output of the container's first process.
     let print = "for i in 1 2 3; do echo $i > /proc/1/fd/1; done";
     cluster.run(&["exec", "real", "-c", "main", "--", "sh", "-c", print]);
     let lines = |arguments: &[&str]| cluster.run(&[&["logs", "real", "-c", "main"], arguments].concat());

@@ -1,4 +1,4 @@
-//! kubectl on a terminal, as a person uses it: `exec -it`, `attach -it` and `debug -it`.
+//! kubectl on a terminal, as in interactive use: `exec -it`, `attach -it` and `debug -it`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ impl Terminal {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("a terminal");
         unlockpt(&master).expect("unlocked");
-        let slave = ioctl_tiocgptpeer(&master, flags).expect("its other side");
+        let slave = ioctl_tiocgptpeer(&master, flags).expect("the other side of the terminal");
         tcsetwinsize(&master, size(30, 90)).expect("resized");
         let stdio = |slave: &OwnedFd| Stdio::from(slave.try_clone().expect("a copy"));
         // The controlling terminal of kubectl, so that the kernel signals changes of its size.
@@ -66,7 +66,7 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(rows, columns)).expect("resized");
     }
 
-    /// Waits until the screen shows a text.
+    /// Waits until the screen shows a string.
     fn wait_for(&self, text: &str) {
         for _ in 0..1200 {
             if self.screen.lock().expect("no thread panics while it holds the screen").contains(text) {
@@ -98,7 +98,8 @@ const PODS: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
      "containers": [{"name": "main", "image": "busybox", "command": ["sh"], "stdin": true, "tty": true}]}}
 ]}"#;
 
-/// In a typed line, which the terminal echoes, the printed words are split by quotes.
+/// The terminal echoes typed lines. Quotes split the printed words in them, so that only the output
+/// has the whole words.
 #[test]
 fn interactive_sessions_have_a_terminal() {
     if !rustix::process::geteuid().is_root() {

@@ -32,7 +32,8 @@ fn trains_a_model(isolation: &str) {
     let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", isolation]);
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
-    // Less than the time that the programs wait for each other, so that a failure shows them.
+    // The limit is less than the time for which the programs wait for each other, so that a failure
+    // is reported while they run.
     let is_complete = |cluster: &Cluster| cluster.get(&["job", "train"])["status"]["succeeded"] == 2;
     if !(0..60).any(|_| {
         is_complete(&cluster) || {

@@ -1,4 +1,4 @@
-//! Figures of usage of pods that run as processes: `kubectl top`, and an autoscaler that reads them.
+//! The usage of pods that run as processes: `kubectl top`, and an autoscaler that reads the usage.
 
 use berth_testing::{has_kubectl, skip};
 use serde_json::json;

@@ -18,7 +18,8 @@ use crate::cluster::Cluster;
 
 /// Environment variable that replaces [`CONNECTIONS`] with another number.
 const VARIABLE: &str = "BERTH_TEST_CONNECTIONS";
-/// Connections of an API server of a large cluster: a watch per node, and several per controller.
+/// Number of connections to the API server of a large cluster: one watch per node, and several per
+/// controller.
 const CONNECTIONS: usize = 10_000;
 /// Number of concurrent handshakes. Both ends of a handshake use CPU time.
 const AT_ONCE: usize = 8;
@@ -27,7 +28,8 @@ const OPENED_WITHIN: Duration = Duration::from_secs(80);
 /// Maximum memory of an idle connection: buffers of TLS and HTTP, and a task.
 const BYTES_EACH_MAX: u64 = 128 * 1024;
 
-/// A client with the server and the administrator's certificate of the cluster's kubeconfig.
+/// A TLS client for the API server. The address and the administrator's certificate come from the
+/// cluster's kubeconfig.
 struct ApiClient {
     address: String,
     connector: TlsConnector,
@@ -119,7 +121,7 @@ async fn ten_thousand_idle_connections_use_little_memory_and_new_clients_are_ser
         .collect();
     let mut idle = Vec::with_capacity(count);
     for opener in openers {
-        idle.extend(opener.await.expect("all are opened"));
+        idle.extend(opener.await.expect("the task does not panic"));
     }
     if idle.len() < count {
         println!("{} connections instead of {count}: no more were opened in {OPENED_WITHIN:?}", idle.len());

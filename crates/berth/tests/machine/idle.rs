@@ -1,4 +1,4 @@
-//! Use of CPU by a cluster whose pods do nothing.
+//! CPU usage of a cluster whose pods do nothing.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::cluster::{Cluster, pause};
 
 /// Time of the measurement.
 const MEASURED: Duration = Duration::from_secs(15);
-/// Time until a new cluster is idle, at most.
+/// Maximum time until a new cluster is idle.
 const SETTLED: u64 = 60;
-/// Part of a CPU that an idle cluster may use, in percent. A build for tests needs about a fifth of
-/// it.
+/// Maximum CPU usage of an idle cluster, in percent of a CPU. A build for tests needs about a fifth
+/// of it.
 const PERCENT_MAX: u64 = 1;
 
 /// CPU time that a process has used, in hundredths of a second.

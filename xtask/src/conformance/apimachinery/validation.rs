@@ -407,7 +407,7 @@ fn predicate(case: &Case) -> Verdict {
     }
     let mut index = Vec::new();
     for field in texts(input(case, "indexFields")) {
-        // The namespace of the request applies if the selector names none.
+        // The namespace of the request applies if the selector has none.
         let value = fields.exact(&field).or((field == "metadata.namespace").then_some("default"));
         index.extend(value.map(|value| json!({"index": format!("f:{field}"), "value": value})));
     }

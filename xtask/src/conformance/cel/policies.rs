@@ -261,7 +261,7 @@ fn result(evaluation: &Value) -> Result<Cel<'_>, String> {
 }
 
 fn decisions(case: &Case) -> Verdict {
-    // Decide.
+    // Collect the decisions of the policy.
     let failure_policy = failure_policy(case);
     let list = |field: &str| input(case, field).as_array().cloned().unwrap_or_default();
     let action = |admitted: bool| if admitted { "admit" } else { "deny" };

@@ -268,9 +268,9 @@ fn compare_assignment(want: &Value, report: &AssignmentReport) -> Vec<String> {
     found
 }
 
-/// Compares attempts as upstream asserts them. If a flavor fits, every attempt of ours must be
+/// Compares attempts as upstream asserts them. If a flavor fits, every attempt of Berth must be
 /// among the recorded ones, and flavors that lack a resource do not count. Otherwise every recorded
-/// attempt must be among ours.
+/// attempt must be among Berth's.
 fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::FlavorAttempt]) -> Vec<String> {
     let form = |attempt: &berth_engine::FlavorAttempt| {
         let reasons: BTreeSet<String> = attempt.findings.iter().map(ToString::to_string).collect();

@@ -152,8 +152,8 @@ pub fn readiness(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Compares quota and usage of a snapshot. Usage of topology domains is that of the first queue's
-/// flavors, after some of them got other labels.
+/// Compares quota and usage of a snapshot. The usage of topology domains is compared for the
+/// flavors of the first queue, after some of these flavors got other labels.
 pub fn snapshot(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;

@@ -120,7 +120,8 @@ pub fn usage(case: &Case) -> Verdict {
         .flat_map(|previous| translate::admission_from_api(previous).pod_sets)
         .map(|held| GivenPodSet {
             count: held.count.unwrap_or(0),
-            // Absent from the cases: a second pass never changes flavors.
+            // The cases do not record these flavors. A second pass never changes flavors, so they
+            // are those of the assignment.
             flavors: sets.iter().find(|set| set.name == held.name).map(|set| set.flavors.clone()).unwrap_or_default(),
             name: held.name,
             topology: held.topology,

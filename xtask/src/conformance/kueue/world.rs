@@ -1,5 +1,5 @@
-//! The objects of a case, an engine that has them, and the changes that the engine's decisions make
-//! to the objects.
+//! The objects of a case, an engine that contains them, and the changes that the engine's decisions
+//! make to the objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -225,7 +225,7 @@ impl World {
         let now = self.time();
         let outcome = self.engine.cycle(now);
         for (key, change) in changes(outcome.clone()) {
-            // In upstream's tests no controller runs beside the scheduler, so bypassed workloads
+            // In upstream's tests only the scheduler runs and no controller, so bypassed workloads
             // get no condition.
             if !matches!(change, Change::Bypassed(_)) {
                 self.carry_out(&key, &change);

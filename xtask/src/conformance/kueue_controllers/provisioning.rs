@@ -44,7 +44,15 @@ fn reconcile(case: &Case) -> Verdict {
     let mut templates: BTreeMap<String, PodTemplate> =
         input::<Vec<PodTemplate>>(case, "templates")?.into_iter().map(|t| (t.name_any(), t)).collect();
     let flavor = |name: &str| flavors.iter().find(|f| f.name_any() == name).cloned().map(Arc::new);
-    let view = View { checks, requests: existing.clone(), flavor: &flavor, gates: &gates, now: now(case) };
+    let view = View {
+        checks,
+        requests: existing.clone(),
+        flavor: &flavor,
+        cool_down: false,
+        has_alternative: &|_| false,
+        gates: &gates,
+        now: now(case),
+    };
     let want = &case.want;
     // Reconcile, and apply the steps to the objects.
     let result = decide(&workload, &view);
@@ -78,6 +86,8 @@ fn reconcile(case: &Case) -> Verdict {
                         );
                         existing.push(Arc::new(*request));
                     }
+                    // Only with cool-down, which Kueue does not have.
+                    Step::Failed(_) | Step::Succeeded(_) => {}
                     Step::Status { workload, events } => {
                         after = *workload;
                         for event in events {

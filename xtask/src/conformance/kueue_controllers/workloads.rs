@@ -368,7 +368,7 @@ fn second_pass(case: &Case) -> Verdict {
 
 // -- which changes controllers react to -----------------------------------------------------------
 
-/// Compares which changes of a flavor are reconciled, and the objects that are passed on. A generic
+/// Compares which changes to a flavor are reconciled, and the objects that are passed on. A generic
 /// event is no change.
 fn flavor_predicates(case: &Case) -> Verdict {
     let (old, new) = (optional::<ResourceFlavor>(case, "oldRF")?, optional::<ResourceFlavor>(case, "newRF")?);

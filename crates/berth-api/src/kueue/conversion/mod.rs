@@ -65,7 +65,7 @@ impl ConversionError {
     }
 }
 
-/// The API versions.
+/// The API version to which an object is converted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     V1beta1,
@@ -75,8 +75,8 @@ enum To {
 /// Converts the object to the requested version: `v1beta1` or `v1beta2`, with or without its group.
 ///
 /// # Errors
-/// The kind is not one of Kueue's, or a topology assignment is inconsistent; the error contains the
-/// field path.
+/// A version or the kind is not one of Kueue's, or a topology assignment is inconsistent. The error
+/// contains the field path.
 pub fn convert(mut object: Value, to_version: &str) -> Result<Value, ConversionError> {
     let observed = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     let to_version = to_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/')).unwrap_or(to_version);

@@ -251,7 +251,7 @@ pub(super) fn seccomp_violation(is_pod_bad: bool, bad: &[String], kinds: &BTreeS
     Violation::new("seccompProfile", detail)
 }
 
-/// Before version 1.19 annotations named the profiles.
+/// Checks the annotations that named the seccomp profiles before version 1.19.
 fn seccomp_annotations(checked: Checked<'_>) -> Option<Violation> {
     let is_allowed =
         |value: &str| matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/");

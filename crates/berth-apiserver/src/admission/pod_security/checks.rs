@@ -21,7 +21,7 @@ pub(super) struct Checked<'a> {
 pub(super) struct Violation {
     /// Short reason.
     pub(super) reason: String,
-    /// Which containers or fields, and the forbidden values.
+    /// The containers or fields, and the forbidden values.
     pub(super) detail: String,
 }
 
@@ -37,7 +37,7 @@ type Check = fn(Checked<'_>) -> Option<Violation>;
 /// check of the level restricted includes it.
 struct Baseline(u32, Option<u32>, Check);
 
-/// In the order in which violations are listed.
+/// The checks of the level baseline, in the order in which violations are listed.
 const BASELINE: [Baseline; 12] = [
     Baseline(0, None, baseline::apparmor),
     Baseline(0, Some(22), baseline::capabilities),

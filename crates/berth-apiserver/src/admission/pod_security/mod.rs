@@ -1,9 +1,10 @@
 //! PodSecurity: pods must meet the Pod Security Standard of their namespace.
 //!
-//! The labels `pod-security.kubernetes.io/enforce`, `audit` and `warn` of a namespace choose a
-//! level each, and `-version` labels the version of its checks. Without labels the cluster's
-//! defaults apply. Templates of workloads are not rejected; they cause warnings and audit
-//! annotations. A namespace that is to enforce more gets a warning for the pods that violate it.
+//! The labels `pod-security.kubernetes.io/enforce`, `audit` and `warn` of a namespace choose one
+//! level each. The labels with the suffix `-version` choose the version of the level's checks.
+//! Without labels the cluster's defaults apply. Templates of workloads are not rejected; they cause
+//! warnings and audit annotations. An update that makes a namespace enforce a stricter standard
+//! returns warnings about the existing pods that violate it.
 //!
 //! - [`policy`]: levels, versions, labels.
 //! - `checks`: the table of checks by level and version; `baseline` and `restricted` have the
@@ -29,7 +30,7 @@ use super::{AdmissionPlugin, AdmissionRequest, Operation, forbidden};
 use checks::{details, evaluate, items, reasons};
 use policy::{Level, PREFIX, Policy, Standard};
 
-/// Configuration of the plugin, as `PodSecurityConfiguration` has it.
+/// Configuration of the plugin, with the fields of `PodSecurityConfiguration`.
 #[derive(Clone, Debug, Default)]
 pub struct PodSecurity {
     /// Policy of namespaces without labels.
@@ -88,7 +89,7 @@ impl Plugin {
         found
     }
 
-    /// Why the request is not checked.
+    /// Why the request is not checked; `None` if it is checked.
     fn exemption(&self, request: &AdmissionRequest<'_>, spec: &Value) -> Option<&'static str> {
         let config = &self.config;
         let is_in = |list: &[String], name: &str| !name.is_empty() && list.iter().any(|known| known == name);
@@ -209,7 +210,7 @@ fn violations_in(namespace: &str, standard: Standard, pods: Vec<&Value>) -> Vec<
 struct Subject<'r> {
     metadata: &'r Value,
     spec: &'r Value,
-    /// A template is not rejected.
+    /// True for a pod. A template is not rejected.
     is_pod: bool,
 }
 

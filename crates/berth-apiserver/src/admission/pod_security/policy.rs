@@ -14,7 +14,7 @@ pub enum Level {
     /// Everything.
     #[default]
     Privileged,
-    /// Prevents known ways to gain rights on the host.
+    /// Prevents known ways to gain privileges on the host.
     Baseline,
     /// Hardened pods only.
     Restricted,

@@ -22,7 +22,8 @@ const ALLOWED_VOLUMES: [&str; 9] = [
     "secret",
 ];
 
-/// Since version 1.25 pods that declare Windows skip the checks of Linux features.
+/// True if the checks of Linux features are skipped: since version 1.25, for pods that declare
+/// Windows.
 fn is_windows(checked: Checked<'_>) -> bool {
     checked.minor >= 25 && checked.spec["os"]["name"] == "windows"
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::admission::webhooks::matching::{self, Lookup, MatchError, RequestAttributes, Target};
 
-/// Whether match criteria (`matchConstraints` of a policy, `matchResources` of a binding) match a
-/// request, and the resource as which they request the objects.
+/// The resource in whose form a policy gets the objects of a request. `None` if the match criteria
+/// (`matchConstraints` of a policy, `matchResources` of a binding) do not match the request.
 pub fn matches(
     criteria: &Value,
     request: &RequestAttributes<'_>,

@@ -1,5 +1,6 @@
 //! ValidatingAdmissionPolicies: expressions that reject requests, return warnings or add audit
-//! annotations, as a binding says. Policies that change objects are in [`mutating`].
+//! annotations. A binding selects the objects and the actions. Policies that change objects are in
+//! [`mutating`].
 //!
 //! A policy is compiled once and cached until a policy or binding is written. Without policies, a
 //! write pays for one lock. [`berth_cel::admission`] evaluates the expressions; [`matching`]
@@ -100,8 +101,8 @@ fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(Str
     policies.collect()
 }
 
-/// Whether match criteria match a request, and the form in which they request the objects. Absent
-/// criteria match every request.
+/// The resource in whose form a policy gets the objects of a request; `None` if the match criteria
+/// do not match the request. Absent criteria match every request.
 fn concerned(
     state: &State,
     request: &AdmissionRequest<'_>,
@@ -116,7 +117,7 @@ fn concerned(
     matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(state))
 }
 
-/// Match criteria with the defaults of absent fields.
+/// Adds the defaults of absent fields to match criteria.
 fn stored_defaults(criteria: &mut Value) {
     if let Some(criteria) = criteria.as_object_mut() {
         for (field, default) in

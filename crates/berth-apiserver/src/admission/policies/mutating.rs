@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicies: expressions that change objects, as a binding says.
+//! MutatingAdmissionPolicies: expressions that change the objects that a binding selects.
 //!
 //! Policies run in the order of their names, each mutation on the result of the previous one. A
 //! policy with `reinvocationPolicy: IfNeeded` runs once more if later policies changed its object.

@@ -36,7 +36,7 @@ pub struct RequestAttributes<'a> {
 
 /// Data that matching needs from the server.
 pub trait Lookup {
-    /// Resources that serve the same objects as `target`, in order; without the kind where it is
+    /// Resources that serve the same objects as `target`, in order; without the kind if it is
     /// unknown.
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)>;
 
@@ -106,7 +106,7 @@ pub fn object_matches(webhook: &Value, request: &RequestAttributes<'_>) -> Resul
     Ok(has(request.object) || has(request.old_object))
 }
 
-/// Whether the webhook must be called, and the resource as which it requests the objects.
+/// The resource in whose form the webhook gets the objects; `None` if it must not be called.
 pub fn should_call(
     webhook: &Value,
     request: &RequestAttributes<'_>,

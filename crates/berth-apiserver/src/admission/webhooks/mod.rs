@@ -120,7 +120,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `None` for webhook and policy configurations, which no webhook may block.
+    /// The attributes of a request; `None` for webhook and policy configurations, which no webhook
+    /// may block.
     pub(crate) fn new(request: &AdmissionRequest<'_>) -> Option<Request> {
         if request.group == GROUP {
             return None;

@@ -19,7 +19,7 @@ const GROUP: &str = "admission.k8s.io";
 /// The content of an admission review request.
 pub(crate) struct ReviewRequest<'a> {
     pub(crate) uid: &'a str,
-    /// The version and resource as which the webhook gets the object.
+    /// The resource, with its version, in whose form the webhook gets the object.
     pub(crate) target: &'a Target,
     /// Kind, resource and subresource of the original request.
     pub(crate) requested: &'a Target,
@@ -93,7 +93,7 @@ pub(crate) fn request(asked: &ReviewRequest<'_>) -> Value {
 /// The response of a webhook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// Whether the request is allowed.
+    /// True if the request is allowed.
     pub allowed: bool,
     /// The patch, decoded from base64.
     pub patch: Vec<u8>,
@@ -107,8 +107,7 @@ pub struct Answer {
     pub warnings: Vec<String>,
 }
 
-/// Decodes the response to the review `uid`, sent in `version`. The error says what is wrong with
-/// it.
+/// Decodes the response to the review `uid`, sent in `version`. The error describes its fault.
 pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value) -> Result<Answer, String> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     if version == ReviewVersion::V1 {

@@ -5,10 +5,11 @@ use berth_pod_runtime::Duplex;
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{Either, Empty};
+use http_body_util::{BodyExt, Either, Empty};
 use hyper_util::rt::TokioIo;
 
 use super::super::upgrade;
+use super::html::Links;
 use crate::Body;
 use crate::connect::Wire;
 
@@ -86,7 +87,40 @@ pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> 
     {
         parts.headers.insert(header::LOCATION, location);
     }
-    Ok(Response::from_parts(parts, Body::incoming(body, "response of a pod")))
+    let body = Body::incoming(body, "response of a pod");
+    if !is_page(&parts.headers) {
+        return Ok(Response::from_parts(parts, body));
+    }
+    // Links change the length of a page.
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let (prefix, host) = (prefix.to_owned(), host.to_str().unwrap_or_default().to_owned());
+    let links = Links::new(move |link: &str| relocated(link, &prefix, &host));
+    Ok(Response::from_parts(parts, with_links(body, links)))
+}
+
+/// Whether a response is a web page that is not compressed.
+fn is_page(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_html = text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == "text/html");
+    is_html && matches!(text(header::CONTENT_ENCODING), "" | "identity")
+}
+
+/// A page with its links changed, as it arrives.
+fn with_links<F>(body: Body, links: Links<F>) -> Body
+where
+    F: Fn(&str) -> Option<String> + Send + 'static,
+{
+    Body::stream(futures::stream::unfold(Some((body, links)), |state| async move {
+        let (mut body, mut links) = state?;
+        loop {
+            let Some(Ok(frame)) = body.frame().await else { return Some((links.finish().into(), None)) };
+            let Ok(data) = frame.into_data() else { continue };
+            let changed = links.push(&data);
+            if !changed.is_empty() {
+                return Some((changed.into(), Some((body, links))));
+            }
+        }
+    }))
 }
 
 /// Removes the headers of a connection, and those that `Connection` names.

@@ -2,6 +2,7 @@
 //! node's kubelet. Method, path, query, headers and bodies are forwarded; bodies are streamed.
 
 mod forward;
+mod html;
 mod node;
 mod resource_metrics;
 mod target;

@@ -1,9 +1,10 @@
-//! `nodes/proxy`: the paths of a kubelet that tools read. They are answered here, because the nodes
-//! of this cluster have no kubelet with a port of its own.
+//! `nodes/proxy`: the paths of a kubelet that tools read. This module serves them, because the
+//! nodes of this cluster have no kubelet with a port of its own.
 
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
+use berth_apimachinery::well_known::KUBELET_PORT;
 use berth_apimachinery::{meta, packed};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
@@ -15,11 +16,9 @@ use super::target::Backend;
 use crate::rest::{self, Call};
 use crate::{Body, RequestInfo};
 
-/// The port of kubelets.
-const KUBELET_PORT: &str = "10250";
 /// The media type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The paths that are answered.
+/// The served paths.
 const PATHS: &str = "/containerLogs/NAMESPACE/POD/CONTAINER, /healthz, /metrics/resource, /pods and /stats/summary";
 
 /// Answers a request to a node's kubelet.
@@ -31,7 +30,7 @@ pub(super) async fn handle(
 ) -> Result<Response<Body>, Status> {
     let node = call.server.inner.objects.get("", "nodes", "", &backend.name);
     let node = node.ok_or_else(|| Status::not_found(&call.group_resource(), &backend.name))?;
-    if !matches!(backend.port.as_str(), "" | KUBELET_PORT) {
+    if !backend.port.is_empty() && backend.port != KUBELET_PORT.to_string() {
         return Err(Status::bad_request(format!(
             "port {1} of node {0} cannot be reached; port {KUBELET_PORT} serves {PATHS}",
             backend.name, backend.port
@@ -85,7 +84,7 @@ fn pods_of(call: &Call, node: &str) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": on_node.collect::<Vec<_>>()})
 }
 
-/// The log of a container on the node, as `pods/log` has it.
+/// The log of a container on the node, in the format of `pods/log`.
 async fn container_logs(
     call: &Call,
     node: &str,

@@ -1,11 +1,11 @@
-//! `/metrics/resource` of a kubelet: the use of CPU and memory by pods and containers, in the text
+//! `/metrics/resource` of a kubelet: the CPU and memory usage of pods and containers, in the text
 //! format of Prometheus, with the names of a kubelet.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// One metric: the field of a summary that it is read from, and what that is divided by.
+/// One metric: the field of a summary that holds its value, and the divisor of that value.
 struct Metric {
     suffix: &'static str,
     kind: &'static str,
@@ -34,7 +34,7 @@ const METRICS: [Metric; 2] = [
     },
 ];
 
-/// The metrics of a summary (`/stats/summary`). Nothing is written for an absent figure.
+/// The metrics of a summary (`/stats/summary`). Nothing is written for a missing value.
 pub(super) fn text(summary: &Value) -> String {
     let mut text = String::new();
     let pods = || summary["pods"].as_array().into_iter().flatten();
@@ -60,7 +60,7 @@ pub(super) fn text(summary: &Value) -> String {
     text
 }
 
-/// Names of namespaces, pods and containers need no escaping.
+/// The labels of a pod's metrics. Names of namespaces, pods and containers need no escaping.
 fn labels(pod: &Value) -> String {
     let reference = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
     format!("namespace=\"{}\",pod=\"{}\"", reference("namespace"), reference("name"))

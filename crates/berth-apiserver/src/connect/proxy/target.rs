@@ -53,7 +53,7 @@ impl Backend {
 pub(super) struct Endpoint {
     pub(super) address: String,
     pub(super) port: u16,
-    /// Name of the pod with this address, if it is one.
+    /// Name of the pod with this address; `None` if the endpoint is not a pod.
     pub(super) pod: Option<String>,
 }
 
@@ -69,8 +69,9 @@ impl Endpoint {
     /// The address of an endpoint that is not a pod.
     ///
     /// # Errors
-    /// 400 for an address of this machine itself: users with permission to write endpoints must not
-    /// reach its services.
+    /// 400 for an invalid address, and for a loopback, unspecified, link-local, multicast or
+    /// IPv4-mapped address: users with permission to write endpoints must not reach services of
+    /// this machine through the proxy.
     pub(super) fn outside_address(&self) -> Result<IpAddr, Status> {
         let address: IpAddr =
             self.address.parse().map_err(|_| Status::bad_request(format!("{:?} is not an address", self.address)))?;

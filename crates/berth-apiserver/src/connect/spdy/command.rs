@@ -22,11 +22,11 @@ pub(crate) struct Format {
     /// The outcome is a Status, with the exit code (v4). Before, it is a message, and only for
     /// failures.
     has_status: bool,
-    /// There is a stream for sizes of the terminal (since v3).
+    /// True if there is a stream for sizes of the terminal (since v3).
     has_resize: bool,
 }
 
-/// The protocols by name. Clients that name none speak the first version.
+/// The protocols by name. Clients that do not name one use the first version.
 pub(crate) const PROTOCOLS: [(&str, Format); 5] = [
     ("v4.channel.k8s.io", Format { has_status: true, has_resize: true }),
     ("v3.channel.k8s.io", Format { has_status: false, has_resize: true }),

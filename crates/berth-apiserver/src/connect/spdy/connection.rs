@@ -128,7 +128,7 @@ async fn carry(
     }
 }
 
-/// Sends frames until all senders are dropped, then the last one. Returns the output, still open.
+/// Sends frames until all senders are dropped, then a GOAWAY frame. Returns the output, still open.
 async fn write<W: AsyncWrite + Unpin>(mut output: W, mut frames: mpsc::Receiver<Frame>) -> io::Result<W> {
     let mut deflater = Deflater::new();
     let mut buffer = BytesMut::with_capacity(CHUNK_BYTES + 16);
@@ -193,7 +193,7 @@ impl Incoming {
                     let headers = self.inflater.headers(&block)?;
                     self.accept(id, fin, headers).await;
                 }
-                // Must be decompressed to keep the state of the compression.
+                // The headers are not needed, but decompressing them updates the compression state.
                 Frame::SynReply { block, .. } => drop(self.inflater.headers(&block)?),
                 Frame::Headers { id, fin, block } => {
                     self.inflater.headers(&block)?;
@@ -315,7 +315,7 @@ struct Windows {
 }
 
 struct WindowState {
-    /// Whether the client uses windows.
+    /// True if the client uses windows.
     is_used: bool,
     initial: i64,
     connection: i64,

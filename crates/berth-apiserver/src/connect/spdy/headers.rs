@@ -49,7 +49,7 @@ pub(super) type Headers = BTreeMap<String, String>;
 /// Decompresses the header blocks of one direction, in their order.
 pub(super) struct Inflater {
     raw: Decompress,
-    /// Whether the header of the zlib stream was read.
+    /// True if the header of the zlib stream was read.
     has_begun: bool,
 }
 
@@ -66,7 +66,7 @@ impl Inflater {
         let mut raw = Decompress::new(false);
         let mut output = Vec::with_capacity(dictionary.len() + 1);
         let read = raw.decompress_vec(&stored, &mut output, FlushDecompress::Sync);
-        debug_assert!(read.is_ok() && output == dictionary, "a stored block is its content");
+        debug_assert!(read.is_ok() && output == dictionary, "a stored block decompresses to its content");
         Inflater { raw, has_begun: false }
     }
 
@@ -130,7 +130,7 @@ fn parse(mut block: Bytes) -> io::Result<Headers> {
 }
 
 /// Compresses the header blocks of one direction. Its zlib stream uses no dictionary. Every
-/// decompressor accepts that, because the first bytes of a stream say whether it uses one.
+/// decompressor accepts that, because the first bytes of a stream show whether it uses one.
 pub(super) struct Deflater(Compress);
 
 impl Deflater {

@@ -13,7 +13,7 @@ use super::super::port_forward::Target;
 use super::super::upgrade;
 use super::connection::{Connection, Stream};
 
-/// The protocol by name. Clients that name no protocol use it as well.
+/// The protocol by name. Clients that do not name a protocol use it as well.
 pub(crate) const PROTOCOLS: [(&str, ()); 2] = [("portforward.k8s.io", ()), ("", ())];
 /// Time for a client to open the second stream of a pair.
 const PAIR_TIMEOUT: Duration = Duration::from_secs(30);

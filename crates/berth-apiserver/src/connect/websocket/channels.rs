@@ -28,11 +28,11 @@ pub(crate) struct Format {
     /// The outcome is a Status, with the exit code. Before v4 it is a message, and only for
     /// failures.
     has_status: bool,
-    /// A client can end its input (v5).
+    /// True if a client can end its input (v5).
     has_close: bool,
 }
 
-/// The protocols of commands by name. Clients that name none speak the first version.
+/// The protocols of commands by name. Clients that do not name one use the first version.
 const PROTOCOLS: [(&str, Format); 8] = {
     const FIRST: Format = Format { is_base64: false, has_status: false, has_close: false };
     const FOURTH: Format = Format { has_status: true, ..FIRST };
@@ -83,7 +83,8 @@ pub(crate) async fn serve(io: Io, format: Format, wanted: Wanted, action: &'stat
     while connection.join_next().await.is_some() {}
 }
 
-/// Sends the outcome and closes the connection. A client that has disconnected does not get them.
+/// Sends the outcome and closes the connection. A client that has disconnected does not get the
+/// outcome.
 async fn finish(sender: &Sender, outcome: &Outcome, format: Format) {
     let text = if format.has_status { Some(outcome.status().to_string()) } else { outcome.text() };
     if let Some(text) = text {

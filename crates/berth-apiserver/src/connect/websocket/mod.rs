@@ -1,6 +1,7 @@
 //! WebSocket sessions. [`channels`] carries the streams of a command, [`ports`] forwarded
-//! connections, and [`tunnel`] the bytes of another protocol.
+//! connections, [`tunnel`] the bytes of another protocol, and [`body`] a response.
 
+pub(super) mod body;
 pub(super) mod channels;
 pub(super) mod ports;
 pub(super) mod tunnel;

@@ -21,8 +21,8 @@ const PROTOCOLS: [(&str, bool); 5] = [
     ("base64.channel.k8s.io", true),
     ("", false),
 ];
-/// Maximum number of ports of a connection. Each has two channels, whose number is a byte, or a
-/// digit in base64 protocols.
+/// Maximum number of ports of a connection. Each port has two channels. A channel's number is one
+/// byte, or one digit in the base64 protocols.
 const PORTS_MAX: [usize; 2] = [127, 5];
 
 /// The protocol of a session with a client that speaks `wanted`, and whether it is base64.
@@ -38,9 +38,9 @@ pub(crate) fn check(ports: Vec<u16>, is_base64: bool) -> Result<Vec<u16>, Status
     let max = PORTS_MAX[usize::from(is_base64)];
     match ports.len() {
         0 => Err(Status::bad_request("query parameter ports is required: the ports to forward")),
-        count if count > max => {
-            Err(Status::bad_request(format!("query parameter ports: {count} ports, at most {max}")))
-        }
+        count if count > max => Err(Status::bad_request(format!(
+            "query parameter ports: {count} ports are given, but at most {max} are allowed"
+        ))),
         _ => Ok(ports),
     }
 }

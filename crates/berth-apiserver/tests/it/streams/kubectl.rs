@@ -109,7 +109,7 @@ fn port_forward_carries_successive_and_concurrent_connections() {
             }
             for (number, connection) in connections.iter_mut().enumerate() {
                 let mut text = [0; 7];
-                connection.read_exact(&mut text).expect("an answer");
+                connection.read_exact(&mut text).expect("a response");
                 assert_eq!(text, format!("hello {number}").as_bytes());
             }
         }

@@ -23,7 +23,7 @@ impl Fixture {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body)).expect("a request");
-        let (parts, body) = sender.send_request(request).await.expect("an answer").into_parts();
+        let (parts, body) = sender.send_request(request).await.expect("a response").into_parts();
         (parts.status.as_u16(), parts.headers, body.collect().await.expect("a body").to_bytes())
     }
 
@@ -87,7 +87,7 @@ async fn a_protocol_upgrade_of_the_program_is_forwarded() {
     assert!(head.starts_with("http/1.1 101") && head.contains("upgrade: shout"), "{head}");
     stream.write_all(b"ping").await.expect("sent");
     let mut answer = [0; 4];
-    stream.read_exact(&mut answer).await.expect("an answer");
+    stream.read_exact(&mut answer).await.expect("a response");
     assert_eq!(&answer, b"PING");
 }
 

@@ -107,6 +107,28 @@ async fn base64_clients_get_texts() {
 }
 
 #[tokio::test]
+async fn a_log_is_read_over_a_websocket() {
+    let fixture = Fixture::start().await;
+    let path = "p/log?container=main&tailLines=2";
+    let mut socket = fixture.open(path, "binary.k8s.io").await;
+    let mut log = Vec::new();
+    while let Some(message) = socket.next().await {
+        match message.expect("a message") {
+            Message::Binary(data) => log.extend_from_slice(&data),
+            Message::Close(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let log = String::from_utf8(log).expect("text");
+    assert!(log.starts_with("main 0\nmain 1\nLogQuery"), "{log}");
+    let mut socket = fixture.open(path, "base64.binary.k8s.io").await;
+    let texts = [socket.next().await, socket.next().await].map(|it| it.expect("a message").expect("sound"));
+    assert_eq!(texts, [Message::Text("".into()), Message::Text("bWFpbiAwCg==".into())]);
+    let (code, message) = fixture.rejected("secret", "p/log?container=none", "binary.k8s.io").await;
+    assert!(code == 400 && message.contains("none"), "{code} {message}");
+}
+
+#[tokio::test]
 async fn large_data_passes_through_a_command_and_its_input_ends_separately() {
     const BYTES: usize = 64 * 1024 * 1024;
     const MESSAGE: usize = 64 * 1024;
@@ -149,7 +171,7 @@ async fn the_input_of_a_command_ends_when_its_client_disconnects() {
     let path = format!("p/exec?container=main&stdin=true&stdout=true&command=sh&command=-c&command={script}");
     let mut socket = fixture.open(&path, V5).await;
     socket.send(on(0, b"hello")).await.expect("sent");
-    while socket.next().await.expect("an answer").expect("sound") != on(1, b"hello") {}
+    while socket.next().await.expect("a response").expect("sound") != on(1, b"hello") {}
     drop(socket);
     let deadline = std::time::Duration::from_secs(30);
     let seen = tokio::time::timeout(deadline, async {
@@ -286,7 +308,7 @@ async fn a_request_without_an_upgrade_is_rejected_and_a_shutdown_ends_sessions()
     let mut socket =
         fixture.open(&format!("p/exec?container=main&stdin=true&stdout=true&command=cat&x={url}"), V5).await;
     socket.send(on(0, b"hello")).await.expect("sent");
-    while socket.next().await.expect("an answer").expect("sound") != on(1, b"hello") {}
+    while socket.next().await.expect("a response").expect("sound") != on(1, b"hello") {}
     drop(fixture);
     let end = async { while socket.next().await.is_some_and(|message| message.is_ok()) {} };
     tokio::time::timeout(std::time::Duration::from_secs(30), end).await.expect("the session ends with the server");
@@ -303,7 +325,7 @@ async fn a_malformed_spdy_client_is_disconnected() {
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut head = vec![0; 12];
-    stream.read_exact(&mut head).await.expect("an answer");
+    stream.read_exact(&mut head).await.expect("a response");
     assert_eq!(head, b"HTTP/1.1 101");
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
     let mut rest = Vec::new();

@@ -12,7 +12,7 @@ use crate::jobset::conditions::true_condition;
 use crate::jobset::construct::is_suspended;
 use crate::jobset::gates::Gates;
 
-/// All errors of a change of a set.
+/// All errors of a change to a set.
 pub fn validate_update(old: &JobSet, new: &JobSet, gates: Gates) -> Vec<Error> {
     let spec = Path::new("spec");
     let entries_path = spec.child("replicatedJobs");

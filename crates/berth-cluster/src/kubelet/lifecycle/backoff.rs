@@ -2,15 +2,15 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The first delay; each further one is twice as long, up to [`DELAY_MAX`].
+/// The delay before the first restart. Each further delay is twice as long, up to [`DELAY_MAX`].
 const DELAY_BASE: SignedDuration = SignedDuration::from_secs(10);
 /// The longest delay.
 const DELAY_MAX: SignedDuration = SignedDuration::from_secs(300);
-/// After this long without a failure the next delay is the first one again.
+/// After this time without a failure, the delays start again at [`DELAY_BASE`].
 const RESET_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
-/// Delay before the next restart of a container that was restarted this often: zero, then 10 s,
-/// 20 s, 40 s, … up to 5 minutes.
+/// Delay before the next restart of a container that has been restarted `restarts` times: zero,
+/// then 10 s, 20 s, 40 s, … up to 5 minutes.
 pub fn restart_delay(restarts: i32) -> SignedDuration {
     if restarts <= 0 {
         return SignedDuration::ZERO;
@@ -21,11 +21,11 @@ pub fn restart_delay(restarts: i32) -> SignedDuration {
 
 /// The delays of one container.
 ///
-/// Source: Kubernetes' kubelet; the delay is doubled at each restart, and counts from the first
-/// again if the restart before was more than 10 minutes ago.
+/// Source: Kubernetes' kubelet. The delay doubles with each restart. It starts again at the first
+/// one if the previous restart was more than 10 minutes ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackOff {
-    /// Number of restarts since the delays started to count.
+    /// Number of restarts since the delays last started again.
     count: i32,
     /// When the last restart was.
     last: Timestamp,

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use super::status::waiting_reason;
 use super::{Blocked, Notice, members};
 
-/// Waiting reason of a container whose image could not be pulled just now.
+/// Waiting reason of a container right after a failed pull of its image.
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
-/// Waiting reason of a container whose image is pulled again after a delay.
+/// Waiting reason of a container whose image will be pulled again after a delay.
 pub const IMAGE_BACK_OFF: &str = "ImagePullBackOff";
 /// Waiting reason of a container whose configuration cannot be resolved.
 pub const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
-/// The events for containers that became blocked between two statuses of a pod.
+/// The events for containers whose start became blocked between two statuses of a pod.
 pub fn blocked_events<'a>(
     pod: &Pod,
     before: &PodStatus,

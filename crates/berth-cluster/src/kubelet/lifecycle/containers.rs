@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 /// A container of a pod.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Its spec. An ephemeral container has the fields that it shares with other containers.
+    /// Its spec. For an ephemeral container, the fields that it shares with other containers.
     pub spec: Cow<'a, Container>,
     /// Its kind.
     pub kind: ContainerKind,
-    /// Container whose processes an ephemeral container sees.
+    /// Container whose processes an ephemeral container can see.
     pub target: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Member<'_> {
 
     /// True if the container restarts after a run with this exit code.
     ///
-    /// Source: Kubernetes' restart policies; KEP-5307 for rules of a container.
+    /// Source: Kubernetes' restart policies; KEP-5307 for the restart rules of a single container.
     pub fn restarts(&self, pod: &PodSpec, exit_code: i32) -> bool {
         match self.kind {
             ContainerKind::Sidecar => return true,
@@ -40,7 +40,7 @@ impl Member<'_> {
         }
         let policy = self.spec.restart_policy.as_deref().or(pod.restart_policy.as_deref()).unwrap_or("Always");
         match self.kind {
-            // A successful init container is done, whatever the policy.
+            // A successful init container does not run again, regardless of the policy.
             ContainerKind::Init => exit_code != 0 && policy != "Never",
             _ => policy == "Always" || policy == "OnFailure" && exit_code != 0,
         }

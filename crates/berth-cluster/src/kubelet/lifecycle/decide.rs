@@ -40,7 +40,7 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
     Decision { status, starts: plan.starts, stops: plan.stops, events: plan.events, due: plan.due, ending, is_finished }
 }
 
-/// A decision in the making.
+/// A decision that is being computed.
 struct Plan<'a> {
     facts: &'a Facts<'a>,
     spec: &'a PodSpec,
@@ -49,11 +49,11 @@ struct Plan<'a> {
     stops: Vec<String>,
     events: Vec<Notice>,
     due: Option<Timestamp>,
-    /// Why containers wait, by name.
+    /// Reasons of the containers that wait, by name.
     waits: BTreeMap<String, Wait>,
-    /// All init containers have succeeded and all sidecars have started.
+    /// True if all init containers have succeeded and all sidecars have started.
     is_initialized: bool,
-    /// A main container has run in the present sandbox.
+    /// True if a main container has run in the current sandbox.
     has_begun: bool,
 }
 
@@ -88,7 +88,8 @@ impl<'a> Plan<'a> {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// True if the pod's active deadline has passed. Waits for it otherwise.
+    /// True if the pod's active deadline has passed. Otherwise schedules the next step for the
+    /// deadline.
     fn deadline(&mut self) -> bool {
         let Some(seconds) = self.spec.active_deadline_seconds else { return false };
         let since = self.facts.status.start_time.as_ref().map_or(self.facts.now, |time| time.0);
@@ -188,7 +189,7 @@ impl<'a> Plan<'a> {
         self.facts.health.get(&member.spec.name).is_none_or(|health| health.started)
     }
 
-    /// Restarts a container that has ended, after its back-off, if the restart policy says so.
+    /// Restarts a container that has ended, after its back-off, if the restart policy requires it.
     fn restart(&mut self, member: &Member<'_>, run: &Run) {
         let Some(end) = run.end().filter(|end| !self.is_last(member, end.exit_code)) else { return };
         let delay = if run.is_current { (self.facts.back_off)(&member.spec.name, run) } else { SignedDuration::ZERO };

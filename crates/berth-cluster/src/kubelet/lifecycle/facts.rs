@@ -17,11 +17,12 @@ pub struct Run {
     pub attempt: i32,
     /// Container ID as the status shows it, such as `berth://…`.
     pub container_id: String,
-    /// ID of the image.
+    /// ID of the image that it runs.
     pub image_id: String,
-    /// The run belongs to the present sandbox. The runs of a lost sandbox are known from the status.
+    /// True if the run belongs to the current sandbox. Runs of an earlier sandbox are known only
+    /// from the status.
     pub is_current: bool,
-    /// State.
+    /// State of the run.
     pub state: RunState,
 }
 
@@ -33,14 +34,14 @@ pub enum RunState {
         /// When it started.
         since: Timestamp,
     },
-    /// The program ended, or is lost.
+    /// The program ended, or its end was not observed.
     Ended(End),
 }
 
 /// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// When the program started, if it did.
+    /// When the program started; `None` if it did not.
     pub started: Option<Timestamp>,
     /// When it ended.
     pub finished: Timestamp,
@@ -81,9 +82,9 @@ pub struct Runs {
 /// Results of the probes and hooks of a running container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// The postStart hook and the startup probe have succeeded.
+    /// True if the postStart hook and the startup probe have succeeded.
     pub started: bool,
-    /// The readiness probe has succeeded.
+    /// True if the readiness probe has succeeded.
     pub ready: bool,
 }
 
@@ -94,18 +95,18 @@ pub struct Blocked {
     pub reason: String,
     /// Message of the waiting state.
     pub message: String,
-    /// The start is not tried before this time; `None` until another fact changes.
+    /// Time before which no start is attempted; `None` to wait until another fact changes.
     pub until: Option<Timestamp>,
 }
 
-/// Why all containers of a pod stop, although they would run on.
+/// Why all containers of a pod must stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The pod is being deleted.
     Deleted,
     /// The pod was active longer than `activeDeadlineSeconds`.
     Deadline,
-    /// The pod uses more of a local resource than its limit, or was refused by the node.
+    /// The pod uses more of a local resource than its limit, or the node rejected the pod.
     Failed {
         /// `status.reason`, such as `Evicted`.
         reason: String,
@@ -114,17 +115,17 @@ pub enum Ending {
     },
 }
 
-/// What a decision depends on.
+/// Input of a decision.
 pub struct Facts<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its last status, with the addresses and fields that the caller sets.
+    /// Its last status, with the addresses and fields that the caller has set.
     pub status: &'a PodStatus,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
-    /// The sandbox exists and has its network.
+    /// True if the sandbox exists and is connected to its network.
     pub has_sandbox: bool,
-    /// No container can start yet, for example because a volume is missing.
+    /// True if no container can start yet, for example because a volume is missing.
     pub is_held: bool,
     /// Runs of the containers, by name. Containers without an entry have not run.
     pub runs: &'a BTreeMap<String, Runs>,
@@ -134,9 +135,9 @@ pub struct Facts<'a> {
     pub blocked: &'a BTreeMap<String, Blocked>,
     /// Delay of the next restart of a container after the end of its latest run.
     pub back_off: &'a dyn Fn(&str, &Run) -> SignedDuration,
-    /// No container restarts, whatever the restart policy says.
+    /// True if no container restarts, regardless of the restart policy.
     pub never_restart: bool,
-    /// Runs that were stopped so that their containers restart, by container.
+    /// Runs that were stopped in order to restart their containers, by container.
     pub restarting: &'a BTreeMap<String, i32>,
     /// Why all containers must stop.
     pub ending: Option<Ending>,
@@ -177,12 +178,12 @@ impl Notice {
         Self { kind: EventType::Warning, reason, message: message.into(), container: None }
     }
 
-    /// The event as one about a container of the pod.
+    /// The event, about this container of the pod instead of the pod.
     pub fn about(self, container: &str) -> Self {
         Self { container: Some(container.to_owned()), ..self }
     }
 
-    /// What the event is about: the pod, or a container of it by its field path.
+    /// The object of the event: the pod, or one of its containers by field path.
     pub fn regarding(&self, pod: &Pod) -> ObjectReference {
         let field = |name: &String| {
             let member = pod.spec.iter().flat_map(members).find(|member| member.spec.name == *name)?;
@@ -197,21 +198,21 @@ impl Notice {
     }
 }
 
-/// The next step of a pod.
+/// The decision about the next step of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The new status.
     pub status: PodStatus,
     /// Containers to start now, in order.
     pub starts: Vec<Start>,
-    /// Names of running containers to stop now. The list has them until they have ended.
+    /// Names of running containers to stop. A container remains in this list until it has ended.
     pub stops: Vec<String>,
-    /// Events to record once the status was written.
+    /// Events to record after the status is written.
     pub events: Vec<Notice>,
-    /// When to decide again, if no fact changes before.
+    /// When to decide again if no fact changes earlier.
     pub due: Option<Timestamp>,
-    /// Why all containers stop; `None` if they do not, or if the pod ends by itself.
+    /// Why all containers stop; `None` if they need not stop, or if the pod ends by itself.
     pub ending: Option<Ending>,
-    /// All containers have ended and none starts again. The phase is terminal.
+    /// True if all containers have ended and none will start again. The phase is terminal.
     pub is_finished: bool,
 }

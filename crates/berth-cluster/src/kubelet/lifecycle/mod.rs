@@ -1,12 +1,12 @@
-//! What a kubelet decides about a pod, independent of the runtime.
+//! The decisions of a kubelet about a pod. They do not depend on the runtime.
 //!
-//! [`decide()`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results of
-//! their probes, and the time. It returns a [`Decision`]: the containers to start and to stop, the
-//! pod's new status, events, and when to decide again. It is level-triggered, so an action that
-//! was not carried out appears in the next decision.
+//! [`decide()`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results
+//! of their probes, and the time. It returns a [`Decision`]: the containers to start and to stop,
+//! the pod's new status, events, and when to decide again. It is level-triggered: an action that
+//! was not carried out is part of the next decision again.
 //!
-//! A simulated pod's runs follow from its status and the time. The runs of a process pod come from
-//! its runtime.
+//! For a simulated pod, the runs are computed from its status and the time. For a pod that runs as
+//! processes, the runtime reports them.
 
 mod backoff;
 mod blocks;

@@ -25,19 +25,19 @@ pub(super) struct Wait {
     pub message: String,
 }
 
-/// What was decided about a pod.
+/// The input for a pod's new status: the facts and the parts of the decision that it shows.
 pub(super) struct Outlook<'a> {
     pub facts: &'a Facts<'a>,
     pub members: &'a [Member<'a>],
-    /// Why containers wait, by name.
+    /// Reasons of the containers that wait, by name.
     pub waits: &'a BTreeMap<String, Wait>,
-    /// Why all containers stop.
+    /// Why all containers must stop.
     pub ending: Option<&'a Ending>,
-    /// No container runs, and none will.
+    /// True if no container runs, and none will start again.
     pub is_finished: bool,
-    /// All init containers have succeeded and all sidecars have started.
+    /// True if all init containers have succeeded and all sidecars have started.
     pub is_initialized: bool,
-    /// A main container has run.
+    /// True if a main container has run.
     pub has_begun: bool,
 }
 
@@ -108,7 +108,9 @@ impl Outlook<'_> {
         match &run.state {
             RunState::Running { since } => {
                 let health = self.facts.health.get(name);
-                status.ready = health.is_none_or(|health| health.ready) && member.kind != ContainerKind::Ephemeral;
+                // An init container is ready once it has succeeded.
+                let can_be_ready = matches!(member.kind, ContainerKind::Main | ContainerKind::Sidecar);
+                status.ready = can_be_ready && health.is_none_or(|health| health.ready);
                 status.started = Some(health.is_none_or(|health| health.started));
                 status.state = Some(ContainerState {
                     running: Some(ContainerStateRunning { started_at: Some(stamp(*since)) }),
@@ -195,8 +197,10 @@ impl Outlook<'_> {
                 Some(("ContainersNotInitialized", Some(message)))
             }
         };
-        // A pod that ended before it was initialized keeps its last Initialized condition.
-        if ended.is_none() || is_initialized {
+        // A pod that ended before it was initialized keeps its last Initialized condition, unless an
+        // init container failed.
+        let failed_before = !incomplete.is_empty() && main.iter().all(|status| status.container_id.is_none());
+        if ended.is_none() || is_initialized || failed_before {
             set_condition(status, "Initialized", is_initialized, reason, now);
         }
         let sidecars = init.iter().zip(self.members).filter(|(_, member)| member.kind == ContainerKind::Sidecar);
@@ -225,7 +229,7 @@ fn names<'a>(entries: impl Iterator<Item = (&'a ContainerStatus, &'a Member<'a>)
     names.join(" ")
 }
 
-/// Readiness gates whose condition is not true, as a message; `None` if there are none.
+/// Message about the readiness gates whose condition is not true; `None` if all are true.
 fn open_gates(spec: &PodSpec, status: &PodStatus) -> Option<String> {
     let mut open = Vec::new();
     for gate in spec.readiness_gates.iter().flatten() {
@@ -245,7 +249,8 @@ fn open_gates(spec: &PodSpec, status: &PodStatus) -> Option<String> {
     (!open.is_empty()).then(|| open.join(", "))
 }
 
-/// Sets a condition of a status. The transition time changes with the value only.
+/// Sets a condition of a status. The transition time changes only if the condition's status
+/// changes.
 fn set_condition(
     status: &mut PodStatus,
     type_: &str,

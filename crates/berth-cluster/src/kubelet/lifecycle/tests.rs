@@ -25,7 +25,7 @@ fn run(attempt: i32, exit_code: Option<i32>) -> Run {
     Run { attempt, container_id: format!("id-{attempt}"), image_id: "image".into(), is_current: true, state }
 }
 
-/// A pod and what is known of it.
+/// A pod and the facts about it.
 struct Case {
     pod: Pod,
     runs: BTreeMap<String, Runs>,

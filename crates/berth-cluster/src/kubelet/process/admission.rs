@@ -1,7 +1,8 @@
-//! What a kubelet refuses although the pod was bound to its node: a bind that no scheduler checked.
+//! Checks of a kubelet on a pod that was bound to its node, possibly without a scheduler. The node
+//! rejects a pod that fails one.
 //!
-//! Source: Kubernetes documentation, "Node-pressure Eviction" and the kubelet's predicates; reasons
-//! and messages are those that clients see of Kubernetes 1.35.
+//! Source: Kubernetes documentation, "Node-pressure Eviction", and the kubelet's predicates.
+//! Reasons and messages are those that clients see in Kubernetes 1.35.
 
 use std::sync::Arc;
 
@@ -10,17 +11,18 @@ use kube::ResourceExt;
 
 use crate::scheduling::{HostPort, host_ports};
 
-/// Why a node does not run a pod.
+/// Why a node rejects a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Reason in the pod's status and in the event.
     pub reason: &'static str,
-    /// Message in both.
+    /// Message in the pod's status and in the event.
     pub message: String,
 }
 
 impl Refusal {
-    /// Why the node refuses a pod that has not started; `others` are the pods bound to the node.
+    /// Why the node rejects a pod that has not started, or `None`. `others` are the pods bound to
+    /// the node.
     pub fn of(pod: &Pod, others: impl Iterator<Item = Arc<Pod>>) -> Option<Self> {
         let wanted = ports(pod);
         if wanted.is_empty() {
@@ -38,7 +40,8 @@ fn ports(pod: &Pod) -> Vec<HostPort<'_>> {
     pod.spec.as_ref().map(|spec| host_ports(spec).collect()).unwrap_or_default()
 }
 
-/// Whether `other` has its ports: it was started and has not ended, or else is the older pod.
+/// True if `other` keeps a host port that both pods use: it was started and has not ended, or it is
+/// the older pod.
 fn comes_first(other: &Pod, pod: &Pod) -> bool {
     let status = other.status.as_ref();
     if matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed")) {

@@ -1,6 +1,6 @@
 //! gRPC health checks: one call of `grpc.health.v1.Health/Check` over HTTP/2.
 //!
-//! The request has one string and the response one number, so both are encoded by hand.
+//! The request consists of one string and the response of one number, so both are encoded by hand.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
@@ -11,12 +11,12 @@ use tokio::net::TcpStream;
 
 use super::http::drive;
 
-/// Bytes of a response that are read. A health response has at most a dozen.
+/// Maximum number of bytes to read of a response. A health response has at most a dozen.
 const BODY_MAX: usize = 4 * 1024;
 /// `ServingStatus.SERVING`.
 const SERVING: u64 = 1;
 
-/// Succeeds if the server says that the service is serving.
+/// Succeeds if the server reports the service as serving.
 pub async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
     let stream = TcpStream::connect((host, port)).await;
     let stream = stream.map_err(|error| format!("failed to connect to {host}:{port}: {error}"))?;
@@ -31,7 +31,7 @@ pub async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        // A call that fails at once has its status in the headers.
+        // A call that fails at once has its gRPC status in the headers.
         let early = response.headers().get("grpc-status").cloned();
         let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
         let body = body.map_err(|error| error.to_string())?;
@@ -41,8 +41,8 @@ pub async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
     drive(connection, exchange).await
 }
 
-/// A message of `HealthCheckRequest { string service = 1; }` in gRPC's frame: a flag for
-/// compression and the length, before the message.
+/// A `HealthCheckRequest { string service = 1; }` in a gRPC frame: one byte for the compression
+/// flag and four for the length, then the message.
 fn request(service: &str) -> Bytes {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_serving_answer_succeeds() {
+    fn only_a_serving_response_succeeds() {
         let ok = HeaderValue::from_static("0");
         assert_eq!(outcome(Some(&ok), &[0, 0, 0, 0, 2, 8, 1]), Ok(()));
         assert!(outcome(Some(&ok), &[0, 0, 0, 0, 2, 8, 2]).unwrap_err().contains("NOT_SERVING"));
@@ -107,7 +107,7 @@ mod tests {
         assert!(outcome(None, &[0, 0, 0, 0, 2, 8, 1]).is_err());
     }
 
-    /// A server that answers each health check with this status.
+    /// A server that responds to each health check with this status.
     async fn serve(listener: tokio::net::TcpListener, status: u8) {
         let (stream, _) = listener.accept().await.expect("a connection");
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| async move {
@@ -120,7 +120,7 @@ mod tests {
             let body = body.with_trailers(std::future::ready(Some(Ok(trailers))));
             Ok::<_, std::convert::Infallible>(http::Response::new(body))
         });
-        // The client closes the connection after its answer.
+        // The client closes the connection after the response.
         let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .serve_connection(TokioIo::new(stream), service)
             .await;

@@ -1,4 +1,4 @@
-//! What probes and hooks do: commands, HTTP requests, TCP connections, gRPC health checks.
+//! Actions of probes and hooks: commands, HTTP requests, TCP connections, gRPC health checks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::{grpc, http};
 
-/// Longest output of a probe in an event, in bytes.
+/// Maximum length of a probe's output in an event, in bytes.
 const OUTPUT_MAX: usize = 1024;
 
 /// The container that a probe or hook is about.
@@ -47,7 +47,7 @@ impl Target<'_> {
         }
     }
 
-    /// Sends an HTTP GET request. Answers from 200 to 399 succeed.
+    /// Sends an HTTP GET request. Status codes from 200 to 399 succeed.
     pub async fn http_get(&self, action: &HTTPGetAction) -> Result<String, String> {
         let host = self.host(action.host.as_deref())?;
         let port = self.port(&action.port)?;
@@ -55,9 +55,9 @@ impl Target<'_> {
         let headers: Vec<(String, String)> =
             action.http_headers.iter().flatten().map(|it| (it.name.clone(), it.value.clone())).collect();
         let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
-        let answer = self.limited(http::get(&host, port, path, &headers, is_tls)).await?;
-        match answer.code {
-            200..400 => Ok(shown(&answer.body)),
+        let response = self.limited(http::get(&host, port, path, &headers, is_tls)).await?;
+        match response.code {
+            200..400 => Ok(shown(&response.body)),
             code => Err(format!("HTTP probe failed with statuscode: {code}")),
         }
     }
@@ -79,7 +79,7 @@ impl Target<'_> {
             .unwrap_or_else(|_| Err(format!("timed out after {}s", limit.as_secs())))
     }
 
-    /// The pod's address unless the action names a host.
+    /// The host that the action names, or else the pod's address.
     fn host(&self, host: Option<&str>) -> Result<String, String> {
         match host.filter(|host| !host.is_empty()) {
             Some(host) => Ok(host.to_owned()),
@@ -87,7 +87,7 @@ impl Target<'_> {
         }
     }
 
-    /// A port by number or by name.
+    /// The number of a port that is given by number or name.
     fn port(&self, port: &IntOrString) -> Result<u16, String> {
         let number = match port {
             IntOrString::Int(number) => *number,

@@ -36,7 +36,7 @@ pub async fn run_hook(
     }
 }
 
-/// What a successful probe printed, or why the probe failed.
+/// Runs a probe. Returns its output if it succeeded, or why it failed.
 pub async fn run_probe(target: &Target<'_>, probe: &k8s_openapi::api::core::v1::Probe) -> Result<String, String> {
     if let Some(exec) = &probe.exec {
         return target.exec(exec).await;

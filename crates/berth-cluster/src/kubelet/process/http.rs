@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Bytes of an answer that are read.
+/// Maximum number of bytes to read of a response's body.
 const BODY_MAX: usize = 10 * 1024;
 
-/// An HTTP answer.
-pub struct Answer {
+/// An HTTP response.
+pub struct Response {
     /// Status code.
     pub code: u16,
     /// The first bytes of the body.
@@ -27,14 +27,14 @@ pub struct Answer {
 }
 
 /// Sends a GET request over a connection of its own. With TLS, the certificate is not verified, as
-/// Kubernetes' documentation says: a probe finds out whether a container answers.
+/// in Kubernetes: a probe only checks that the container responds.
 pub async fn get(
     host: &str,
     port: u16,
     path: &str,
     headers: &[(String, String)],
     is_tls: bool,
-) -> Result<Answer, String> {
+) -> Result<Response, String> {
     let scheme = if is_tls { "https" } else { "http" };
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let failed = |error: &dyn std::fmt::Display| format!("Get \"{scheme}://{authority}{path}\": {error}");
@@ -68,19 +68,19 @@ fn request(authority: &str, path: &str, headers: &[(String, String)]) -> Result<
 async fn send(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,
-) -> Result<Answer, String> {
+) -> Result<Response, String> {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let code = response.status().as_u16();
         let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
-        Ok(Answer { code, body: body.map(|it| it.to_bytes().to_vec()).unwrap_or_default() })
+        Ok(Response { code, body: body.map(|it| it.to_bytes().to_vec()).unwrap_or_default() })
     };
     drive(connection, exchange).await
 }
 
-/// The result of an exchange, while its connection is driven beside it.
+/// Drives a connection until the exchange over it has ended. Returns the result of the exchange.
 pub async fn drive<T>(
     connection: impl Future<Output = hyper::Result<()>>,
     exchange: impl Future<Output = Result<T, String>>,
@@ -91,7 +91,7 @@ pub async fn drive<T>(
         result = &mut exchange => return result,
         _ = &mut connection => {}
     }
-    // The connection has ended. The exchange reports why, or has its answer already.
+    // The connection has ended. The exchange has its response or reports an error.
     exchange.await
 }
 
@@ -151,13 +151,13 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with `answer`. Returns the request.
-    async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str) -> String {
+    /// Reads one request and responds with `response`. Returns the request.
+    async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &str) -> String {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             request.push(stream.read_u8().await.expect("a request"));
         }
-        stream.write_all(answer.as_bytes()).await.expect("an open connection");
+        stream.write_all(response.as_bytes()).await.expect("an open connection");
         stream.shutdown().await.expect("an open connection");
         String::from_utf8(request).expect("text")
     }
@@ -168,11 +168,11 @@ mod tests {
         let port = listener.local_addr().expect("an address").port();
         let server = async {
             let (stream, _) = listener.accept().await.expect("a connection");
-            answer(stream, "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy").await
+            respond(stream, "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy").await
         };
         let headers = [("X-Probe".to_owned(), "1".to_owned())];
         let (request, got) = tokio::join!(server, get("127.0.0.1", port, "/healthz?full=1", &headers, false));
-        let got = got.expect("an answer");
+        let got = got.expect("a response");
         assert_eq!((got.code, got.body.as_slice()), (503, b"busy".as_slice()));
         assert!(request.starts_with("GET /healthz?full=1 HTTP/1.1\r\n"), "{request}");
         assert!(
@@ -196,10 +196,10 @@ mod tests {
         let server = async {
             let (stream, _) = listener.accept().await.expect("a connection");
             let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await.expect("a handshake");
-            answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await
+            respond(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await
         };
         let (_, got) = tokio::join!(server, get("127.0.0.1", port, "/", &[], true));
-        assert_eq!(got.expect("an answer").code, 200);
+        assert_eq!(got.expect("a response").code, 200);
     }
 
     #[tokio::test]

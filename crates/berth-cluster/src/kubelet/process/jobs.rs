@@ -23,9 +23,9 @@ use crate::kubelet::lifecycle::{
 
 /// Grace period of pods without one.
 const GRACE_DEFAULT: i64 = 30;
-/// Grace period of an evicted pod, as a kubelet has it for exceeded local storage.
+/// Grace period of a pod that is evicted for exceeding its local storage, as in a kubelet.
 const GRACE_EVICTED: i64 = 1;
-/// A stop is repeated when its container still runs this long after it should have been killed.
+/// A stop is repeated if its container still runs this long after it should have been killed.
 const STOP_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 impl Worker {
@@ -34,7 +34,7 @@ impl Worker {
         self.memory.hooks.values().any(|(_, hook)| *hook == Hook::Running)
     }
 
-    /// The health of a running container; `None` if it does not run.
+    /// The health of a running container; `None` for a container that does not run.
     pub(super) fn health_of(&mut self, pod: &Pod, member: &Member<'_>, run: &Run, now: Timestamp) -> Option<Health> {
         let RunState::Running { since } = run.state else { return None };
         let name = &member.spec.name;
@@ -49,7 +49,7 @@ impl Worker {
         Some(probes.health())
     }
 
-    /// Starts the probes that are due. Returns when the next one is.
+    /// Starts the probes that are due. Returns when the next probe is due.
     pub(super) fn probe(
         &mut self,
         pod: &Arc<Pod>,
@@ -88,7 +88,7 @@ impl Worker {
         next
     }
 
-    /// Stops containers: all that the decision names, and those whose probe or hook failed. Returns
+    /// Stops the containers that the decision names and those whose probe or hook failed. Returns
     /// when to check again.
     pub(super) fn act_on_stops(
         &mut self,
@@ -114,7 +114,8 @@ impl Worker {
         due
     }
 
-    /// Why a running container must be restarted: its grace period, and the message of the event.
+    /// Why a running container must be stopped to restart: its grace period, and the message of the
+    /// event.
     fn failure(&self, pod: &Pod, name: &str) -> Option<(SignedDuration, String)> {
         let grace = spec_grace(pod);
         if self.memory.restarting.contains_key(name) {
@@ -209,7 +210,7 @@ impl Worker {
     ) {
         let is_stopping = self.memory.stopping.contains_key(name);
         let Some(probes) = self.memory.probes.get_mut(name).filter(|it| it.attempt == attempt) else { return };
-        // A container that stops fails its probes.
+        // Probes of a container that is being stopped may fail.
         if is_stopping {
             return;
         }
@@ -320,7 +321,7 @@ fn shown_time(time: SignedDuration) -> String {
     if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
 }
 
-/// The health of a run that a former process probed, from the pod's status.
+/// The health of a run that a former process of Berth probed, from the pod's status.
 fn known_health(status: Option<&PodStatus>, name: &str, container_id: &str) -> Option<Health> {
     let status = status?;
     let lists = [&status.container_statuses, &status.init_container_statuses];
@@ -329,7 +330,7 @@ fn known_health(status: Option<&PodStatus>, name: &str, container_id: &str) -> O
     is_this_run.then(|| Health { started: known.started == Some(true), ready: known.ready })
 }
 
-/// A start that the runtime rejected, as a run that ended at once.
+/// The run of a start that the runtime rejected. It ended at once.
 fn rejected(uid: &PodUid, start: &Start, exit_code: i32, message: String, now: Timestamp) -> Run {
     Run {
         attempt: start.attempt,

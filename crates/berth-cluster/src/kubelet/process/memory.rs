@@ -1,5 +1,5 @@
-//! What a worker remembers about its pod. None of it needs to survive a restart of the process: it
-//! is read from the API and the runtime again, or starts anew.
+//! State that a worker keeps about its pod in memory. None of it needs to survive a restart of the
+//! process: it is read from the API and the runtime again, or starts from its default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::kubelet::resolve::TokenSource;
 
 /// How long a container shows `ErrImagePull` before it shows `ImagePullBackOff`.
 const PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
-/// The shortest delay between attempts to mount volumes; it doubles up to [`HOLD_MAX`].
+/// Delay before volumes are mounted again after a failure. It doubles up to [`HOLD_MAX`].
 const HOLD_BASE: SignedDuration = SignedDuration::from_millis(500);
 const HOLD_MAX: SignedDuration = SignedDuration::from_secs(122);
-/// Delay between attempts to start a container whose runtime reported an error.
+/// Delay before the next start of a container after an error of the runtime.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Why a container could not start.
 #[derive(Clone, Debug)]
 pub enum Obstacle {
-    /// Its configuration cannot be resolved. Tried again when an object changes.
+    /// Its configuration cannot be resolved. The start is repeated when an object changes.
     Configuration(String),
     /// Its image cannot be pulled.
     Image {
@@ -51,12 +51,12 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// An error of the runtime, which is tried again after a few seconds.
+    /// An error of the runtime. The start is repeated after a few seconds.
     pub fn runtime(reason: &'static str, message: String, now: Timestamp) -> Self {
         Self::Runtime { reason, message, until: now.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
     }
 
-    /// The block at this time, and when it changes.
+    /// The reason and message to show at this time, and when they change.
     pub fn at(&self, now: Timestamp) -> (Blocked, Option<Timestamp>) {
         match self {
             Self::Configuration(message) => {
@@ -83,7 +83,7 @@ impl Obstacle {
 /// Why no container can start.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    /// A volume could not be mounted. The volumes are tried again when an object changes.
+    /// True if a volume could not be mounted. Mounting is repeated when an object changes.
     pub is_mount: bool,
     /// Number of failures in a row.
     pub failures: i32,
@@ -92,7 +92,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// The next hold after this failure.
+    /// The hold after another failure.
     pub fn next(before: Option<&Hold>, event: &Notice, now: Timestamp) -> Self {
         let failures = before.map_or(0, |hold| hold.failures);
         let delay = HOLD_BASE.checked_mul(1 << failures.clamp(0, 12)).unwrap_or(HOLD_MAX).min(HOLD_MAX);
@@ -109,7 +109,7 @@ impl Hold {
 pub struct Token {
     /// The token.
     pub token: String,
-    /// When a new one is requested.
+    /// When to request a new one.
     pub refresh_at: Timestamp,
 }
 
@@ -131,7 +131,7 @@ pub struct Stopping {
     pub killed_at: Timestamp,
 }
 
-/// What a worker remembers.
+/// The state.
 #[derive(Default)]
 pub struct Memory {
     /// True while the runtime creates the sandbox or starts a container; `None` if no start is in
@@ -147,17 +147,17 @@ pub struct Memory {
     pub hold: Option<Hold>,
     /// Starts that the runtime rejected, by container.
     pub failed: BTreeMap<String, Run>,
-    /// postStart hooks by container, with the run.
+    /// postStart hooks by container, with the number of the run.
     pub hooks: BTreeMap<String, (i32, Hook)>,
     /// Probes by container.
     pub probes: BTreeMap<String, ContainerProbes>,
-    /// Tokens of volumes.
+    /// Service account tokens of volumes.
     pub tokens: BTreeMap<TokenSource, Token>,
     /// Contents of the volumes that the runtime last received, by volume name.
     pub volumes: BTreeMap<String, Volume>,
-    /// Resources in force by container, with the run.
+    /// Resources in force by container, with the number of the run.
     pub resources: BTreeMap<String, (i32, ResourceRequirements)>,
-    /// Runs that stop because a resize needs a restart, by container.
+    /// Runs that are being stopped because a resize requires a restart, by container.
     pub restarting: BTreeMap<String, i32>,
     /// Why the pod must end, if not because of its deletion or deadline.
     pub ending: Option<Ending>,

@@ -1,7 +1,7 @@
 //! The kubelet of nodes that run real containers through a [`PodRuntime`].
 //!
-//! Each pod has a worker, a task that compares the pod with what its runtime reports and takes the
-//! next step ([`crate::kubelet::lifecycle`]). Workers are level-triggered: after a restart they
+//! Each pod has a worker: a task that compares the pod with the report of its runtime and takes the
+//! next step ([`crate::kubelet::lifecycle`]). Workers are level-triggered. After a restart they
 //! find their pods in the API and their containers in the runtime, and continue.
 
 mod admission;

@@ -1,4 +1,4 @@
-//! What the workers of a node share.
+//! The state that the workers of a node share.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ pub struct Node {
     pub devices: Arc<dyn Devices>,
     /// Options of its kubelet.
     pub options: KubeletOptions,
-    /// Writes pods; has the cache of pods.
+    /// Writes pods, and has the cache of pods.
     pub writer: Writer,
     /// The objects that pods refer to.
     pub objects: Objects,
     /// Nodes.
     pub nodes: Cache<NodeObject>,
-    /// Held while the node grants a resize, until the cache shows the grant.
+    /// Locked while the node grants a resize, until the cache shows the grant.
     pub resizes: Arc<Mutex<()>>,
     /// Records events.
     pub recorder: Recorder,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
 }
 
@@ -44,7 +44,7 @@ impl Node {
         node.and_then(|node| node.status.as_ref()?.allocatable.clone()).unwrap_or_default()
     }
 
-    /// What the values of a pod depend on.
+    /// The input for resolving the values of a pod's spec.
     pub fn context<'a>(&'a self, pod: &'a Pod, status: &'a PodStatus, allocatable: &'a Amounts) -> Context<'a> {
         Context { pod, status, objects: &self.objects, allocatable, services: self.options.services.as_ref() }
     }

@@ -1,4 +1,4 @@
-//! When probes run, and what their results mean.
+//! The times at which probes run, and the evaluation of their results.
 //!
 //! Source: Kubernetes documentation, "Configure Liveness, Readiness and Startup Probes".
 
@@ -10,16 +10,16 @@ use crate::kubelet::lifecycle::Health;
 /// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Whether the program has started. Other probes wait for it.
+    /// Checks whether the program has started. Other probes wait for it.
     Startup,
-    /// Whether the container must be restarted.
+    /// Checks whether the container must be restarted.
     Liveness,
-    /// Whether the container serves requests.
+    /// Checks whether the container can serve requests.
     Readiness,
 }
 
 impl Kind {
-    /// Name at the start of a sentence.
+    /// The name, capitalized for the start of a sentence.
     pub fn shown(self) -> &'static str {
         match self {
             Kind::Startup => "Startup",
@@ -35,12 +35,12 @@ struct State {
     kind: Kind,
     spec: Probe,
     next: Timestamp,
-    /// A probe is in progress.
+    /// True if a probe is in progress.
     is_running: bool,
     /// Number of equal results in a row.
     successes: i32,
     failures: i32,
-    /// The state that the thresholds decided; `None` before.
+    /// The result according to the thresholds; `None` until one is reached.
     outcome: Option<bool>,
 }
 
@@ -85,13 +85,13 @@ pub struct ContainerProbes {
 pub struct DueProbe {
     /// Its kind.
     pub kind: Kind,
-    /// What it does.
+    /// Its spec.
     pub spec: Probe,
 }
 
 impl ContainerProbes {
-    /// The probes of a run that started at `started`. `known` is the health that the pod's status
-    /// shows, if a former process probed this run.
+    /// The probes of a run that started at `started`. `known` is the health in the pod's status, if
+    /// a former process of Berth probed this run.
     pub fn new(container: &Container, attempt: i32, started: Timestamp, now: Timestamp, known: Option<Health>) -> Self {
         let startup = container.startup_probe.as_ref();
         let startup =
@@ -108,7 +108,7 @@ impl ContainerProbes {
         self.states.iter().find(|state| state.kind == kind)
     }
 
-    /// True once the startup probe has succeeded. Without one, a container has started at once.
+    /// True once the startup probe has succeeded, or if there is none.
     pub fn has_started(&self) -> bool {
         self.of(Kind::Startup).is_none_or(|state| state.outcome == Some(true))
     }
@@ -120,7 +120,7 @@ impl ContainerProbes {
         Health { started, ready: started && is_ready }
     }
 
-    /// The probe because of which the container must be restarted, with its spec.
+    /// The failed probe that requires a restart of the container, with its spec.
     pub fn failed(&self) -> Option<(Kind, &Probe)> {
         let fatal = |state: &&State| state.kind != Kind::Readiness && state.outcome == Some(false);
         self.states.iter().find(fatal).map(|state| (state.kind, &state.spec))
@@ -135,7 +135,8 @@ impl ContainerProbes {
         }
     }
 
-    /// Takes the probes that must run now; they are in progress until [`ContainerProbes::record`].
+    /// Returns the probes that must run now. They are in progress until
+    /// [`ContainerProbes::record`].
     pub fn take_due(&mut self, now: Timestamp) -> Vec<DueProbe> {
         let due: Vec<usize> = (0..self.states.len())
             .filter(|at| {
@@ -164,7 +165,7 @@ impl ContainerProbes {
             state.record(success, now);
         }
         if kind == Kind::Startup && self.has_started() {
-            // The other probes start to count now.
+            // The other probes run from now on.
             for state in self.states.iter_mut().filter(|state| state.kind != Kind::Startup) {
                 state.next = state.next.max(now);
             }
@@ -187,7 +188,8 @@ mod tests {
         ContainerProbes::new(&container, 0, at(0), at(0), None)
     }
 
-    /// Runs the probes until `until` with these results by kind and second. Returns when they ran.
+    /// Simulates the probes until `until`, with these results by kind and second. Returns when they
+    /// ran.
     fn live(probes: &mut ContainerProbes, until: i64, result: impl Fn(Kind, i64) -> bool) -> Vec<(Kind, i64)> {
         let mut ran = Vec::new();
         while let Some(next) = probes.next().filter(|next| *next <= at(until)) {

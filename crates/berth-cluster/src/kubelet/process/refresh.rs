@@ -1,4 +1,4 @@
-//! Keeps the files of volumes equal to the objects that they come from, and tokens valid.
+//! Keeps the files of volumes equal to the objects from which they come, and tokens valid.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -7,11 +7,11 @@ use super::start::{request_tokens, texts};
 use super::worker::Worker;
 use crate::kubelet::resolve::{is_refreshed, volume};
 
-/// Delay before files or tokens that could not be refreshed are tried again.
+/// Delay before the next attempt to refresh files or tokens after a failure.
 const RETRY: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
 impl Worker {
-    /// Writes the volumes whose content has changed. Returns when to do that again.
+    /// Writes the volumes whose content has changed. Returns when to check again.
     pub(super) async fn refresh(&mut self, pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Timestamp> {
         let specs: Vec<_> =
             pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).filter(|it| is_refreshed(it)).collect();
@@ -35,7 +35,7 @@ impl Worker {
             match volume(&context, spec, &tokens) {
                 Ok(content) if self.memory.volumes.get(&spec.name) == Some(&content) => {}
                 Ok(content) => changed.push((spec.name.clone(), content)),
-                // The object was deleted. The files stay.
+                // The object was deleted. The files are kept.
                 Err(error) => tracing::debug!(pod = %self.uid, volume = spec.name, %error, "cannot refresh a volume"),
             }
         }

@@ -1,8 +1,9 @@
-//! In-place resize of a pod's containers: the node grants the changed resources of the spec, then the
-//! runtime changes the limits of the running containers.
+//! In-place resize of a pod's containers. The node grants the changed resources of the spec. Then
+//! the runtime changes the limits of the running containers.
 //!
-//! The grant is in the pod's status (`allocatedResources`), and so are the resources in force
-//! (`resources`). A new process therefore continues a resize that was granted and not carried out.
+//! The pod's status contains the grant (`allocatedResources`) and the resources in force
+//! (`resources`). After a restart, the process can therefore continue a resize that was granted but
+//! not carried out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,15 +25,15 @@ use crate::kubelet::resize::{
 use crate::kubelet::resolve::{container_limits, pod_limits};
 use crate::scheduling::Resources;
 
-/// Delay before a resize that the node could not grant, or the runtime could not carry out, is tried
-/// again.
+/// Delay before the next attempt if the node cannot grant a resize or the runtime cannot carry it
+/// out.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Result of a step of a resize.
 pub enum Resized {
     /// Check again at this time, or when the pod changes.
     At(Option<Timestamp>),
-    /// The status was written. The step must begin anew with the changed pod.
+    /// The status was written. The step must be repeated with the changed pod.
     Written,
 }
 
@@ -40,7 +41,7 @@ pub enum Resized {
 struct Change {
     container: Container,
     attempt: i32,
-    /// The resources in force, if they are known.
+    /// The resources in force; `None` if they are unknown.
     had: Option<ResourceRequirements>,
 }
 
@@ -55,7 +56,7 @@ impl Change {
 }
 
 impl Worker {
-    /// Takes the next step of a resize, if the resources of running containers differ from the spec.
+    /// Takes the next step of a resize if the resources of running containers differ from the spec.
     /// Sets resources and conditions in the status.
     pub(super) async fn resize(
         &mut self,
@@ -65,7 +66,7 @@ impl Worker {
         now: Timestamp,
     ) -> Result<Resized, Error> {
         let is_running = status.phase.as_deref() == Some("Running") && pod.metadata.deletion_timestamp.is_none();
-        // The end of a start wakes the worker, and says which resources the run has.
+        // When the start ends, the worker is woken and the resources of the run are known.
         if !is_running || self.memory.starting.is_some() {
             return Ok(Resized::At(None));
         }
@@ -90,7 +91,7 @@ impl Worker {
             }
             return Ok(Resized::At(None));
         }
-        // A former process started the others, and did not write their resources.
+        // A former process of Berth started the other containers and did not write their resources.
         let is_resize = changes.iter().any(|change| change.had.is_some());
         if !was_in_progress && is_resize {
             self.node.record(pod, &notice("ResizeStarted", "started", pod));
@@ -116,8 +117,8 @@ impl Worker {
         Ok(Resized::At(None))
     }
 
-    /// The running containers whose resources differ from the spec. Shows the resources in force in
-    /// the status.
+    /// The running containers whose resources differ from the spec. Also sets the resources in
+    /// force in the status.
     fn changes(&mut self, pod: &Pod, status: &mut PodStatus, runs: &BTreeMap<String, Runs>) -> Vec<Change> {
         let mut changes = Vec::new();
         for member in pod.spec.iter().flat_map(members).filter(|member| member.kind != ContainerKind::Ephemeral) {
@@ -142,8 +143,8 @@ impl Worker {
         changes
     }
 
-    /// Lets the node grant the requests of the spec, and writes the grant. One pod of the node at a
-    /// time, until the cache shows the grant.
+    /// Grants the requests of the spec if the node has enough, and writes the grant. Only one pod
+    /// of the node at a time, until the cache shows the grant.
     async fn admit(&mut self, pod: &Arc<Pod>, status: &mut PodStatus, now: Timestamp) -> Result<Resized, Error> {
         let node = self.node.clone();
         let generation = pod.metadata.generation.unwrap_or_default();
@@ -176,7 +177,7 @@ impl Worker {
         Ok(Resized::Written)
     }
 
-    /// Changes the limits in the runtime. Containers that must restart are stopped by a later step.
+    /// Changes the limits in the runtime. A later step stops containers that must restart.
     async fn carry_out(&mut self, pod: &Pod, status: &mut PodStatus, changes: &[Change]) -> Result<(), String> {
         let (restarting, changed): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.must_restart());
         let spec = pod.spec.clone().unwrap_or_default();
@@ -223,7 +224,7 @@ fn notice(reason: &'static str, what: &str, pod: &Pod) -> Notice {
     Notice::normal(reason, format!("Pod resize {what}: {}", details(pod, None)))
 }
 
-/// The requested resources, as kubelets append them to events about resizes.
+/// The requested resources in the format that kubelets append to events about resizes.
 fn details(pod: &Pod, error: Option<&str>) -> String {
     let containers: Vec<_> = pod
         .spec

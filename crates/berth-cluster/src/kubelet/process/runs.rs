@@ -1,4 +1,4 @@
-//! The runs of a pod's containers, from what the runtime reports and what the status shows.
+//! The runs of a pod's containers, from the runtime's report and the pod's status.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,10 @@ pub const START_ERROR: &str = "StartError";
 const LOST: &str = "The container could not be located: its supervisor or sandbox ended before the container's exit \
                     code was recorded";
 
-/// The latest two runs of each container. `failed` has starts that the runtime rejected.
+/// The latest two runs of each container. `failed` contains the starts that the runtime rejected.
 ///
-/// The runtime's report counts first. The status has the runs of sandboxes that no longer exist.
+/// The runtime's report takes precedence. The runs of sandboxes that no longer exist are known from
+/// the status.
 pub fn runs(
     pod: &Pod,
     state: Option<&PodState>,
@@ -53,8 +54,8 @@ pub fn runs(
     all
 }
 
-/// The runs that a status shows. A container that runs according to the status, but is unknown to
-/// the runtime, is lost.
+/// The runs that a status shows. A run that the status shows as running but the runtime does not
+/// know is lost.
 fn of_status(known: &KnownStatus, state: Option<&PodState>, now: Timestamp) -> Vec<Run> {
     let Some(runs) = runs_in_status(known) else { return Vec::new() };
     let is_current = |run: &Run| {
@@ -80,7 +81,7 @@ fn of_status(known: &KnownStatus, state: Option<&PodState>, now: Timestamp) -> V
 fn of_runtime(state: &PodState, container: &ContainerStatus, known: &[Run], now: Timestamp) -> Run {
     let attempt = i32::try_from(container.id.attempt).unwrap_or(i32::MAX);
     let known = known.iter().find(|run| run.attempt == attempt);
-    // The time of a loss is the time at which it was noticed first.
+    // The time of a loss is the time at which it was first noticed.
     let noticed = || {
         let end = known.and_then(Run::end).filter(|end| end.reason == UNKNOWN_REASON);
         end.map_or(now, |end| end.finished)
@@ -89,7 +90,7 @@ fn of_runtime(state: &PodState, container: &ContainerStatus, known: &[Run], now:
         (ContainerState::Running { started_at }, _) if state.is_ready => RunState::Running { since: *started_at },
         (ContainerState::Running { started_at }, _) => RunState::Ended(lost(Some(*started_at), noticed())),
         (ContainerState::Unknown { started_at }, _) => RunState::Ended(lost(*started_at, noticed())),
-        // A rejected start was reported by this reason before.
+        // A rejected start was reported with this reason before.
         (ContainerState::Exited(_), Some(end)) if end.reason == START_ERROR => RunState::Ended(end.clone()),
         (ContainerState::Exited(exit), _) => RunState::Ended(End {
             started: Some(exit.started_at),
@@ -102,7 +103,7 @@ fn of_runtime(state: &PodState, container: &ContainerStatus, known: &[Run], now:
             }
             .to_owned(),
             message: Some(exit.message.clone()).filter(|message| !message.is_empty()),
-            // The exit code has the signal. Kubernetes' runtimes leave this field empty.
+            // The exit code includes the signal. Kubernetes' runtimes leave this field empty.
             signal: None,
         }),
     };

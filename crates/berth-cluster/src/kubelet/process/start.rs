@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
+use berth_pod_runtime::{
+    ContainerStatus, Device, Image, ImageRequest, PodState, PodUid, RuntimeError, SandboxConfig, Volume,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ResourceRequirements, ServiceAccount};
@@ -15,13 +17,14 @@ use super::memory::{Obstacle, Token};
 use super::node::Node;
 use crate::kubelet::lifecycle::{Member, Notice, Start};
 use crate::kubelet::resolve::{
-    TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+    Context, TokenSource, config, image_request, image_volumes, pull_secrets, sandbox, token_sources, volumes,
+    wanted_devices,
 };
 
 /// Reason of a container that its runtime could not create.
 const CREATE_ERROR: &str = "CreateContainerError";
 
-/// What a start needs.
+/// Input of a start.
 pub struct StartJob {
     /// The node.
     pub node: Arc<Node>,
@@ -33,7 +36,7 @@ pub struct StartJob {
     pub member: Member<'static>,
     /// The run.
     pub start: Start,
-    /// The tokens of the pod's volumes that are known.
+    /// The service account tokens that are known for the pod's volumes.
     pub tokens: BTreeMap<TokenSource, Token>,
     /// Number of failed pulls of the container's image in a row.
     pub pull_failures: i32,
@@ -42,33 +45,33 @@ pub struct StartJob {
     pub is_in_runtime: Arc<AtomicBool>,
 }
 
-/// How a start ended.
+/// Result of a start.
 pub struct StartResult {
     /// The container.
     pub start: Start,
     /// What happened.
     pub outcome: StartOutcome,
-    /// Volumes of a sandbox that was created.
+    /// Volumes of the sandbox, if this start created it.
     pub volumes: Option<BTreeMap<String, Volume>>,
     /// Tokens of the pod's volumes.
     pub tokens: BTreeMap<TokenSource, Token>,
-    /// The image, if it is available.
+    /// The image; `None` if it is not available.
     pub image: Option<Image>,
-    /// Time that the pull of the image took; `None` if it was present.
+    /// Time that the pull of the image took; `None` if the image was available already.
     pub pull_time: Option<SignedDuration>,
     /// The resources of the container.
     pub resources: ResourceRequirements,
 }
 
-/// How a start ended.
+/// Outcome of a start.
 pub enum StartOutcome {
-    /// The container runs, or ran.
+    /// The container runs, or has already ended.
     Started(ContainerStatus),
     /// The program could not be started.
     Rejected {
         /// Exit code.
         exit_code: i32,
-        /// What failed.
+        /// Reason of the failure.
         message: String,
     },
     /// The container cannot start now.
@@ -112,7 +115,7 @@ impl StartJob {
         self.is_in_runtime.store(false, Ordering::Relaxed);
         result.map_err(|error| match error {
             RuntimeError::Start { exit_code, message } => StartOutcome::Rejected { exit_code, message },
-            // The image may be replaced, so the start is tried again.
+            // The image may be replaced, so another attempt can succeed.
             RuntimeError::Config(message) => StartOutcome::Blocked(Obstacle::runtime(
                 crate::kubelet::lifecycle::CONFIG_ERROR,
                 message,
@@ -122,12 +125,12 @@ impl StartJob {
         })
     }
 
-    /// The pod's sandbox, which is created if there is none. A sandbox without its supervisor is
-    /// removed first.
+    /// The pod's sandbox. It is created if it does not exist. A sandbox whose supervisor has ended
+    /// is removed first.
     async fn sandbox(&mut self, made: &mut Option<BTreeMap<String, Volume>>) -> Result<Arc<PodState>, StartOutcome> {
         let uid = PodUid(self.pod.uid().unwrap_or_default());
         let runtime = self.node.runtime.clone();
-        // A sandbox whose creation failed is removed here too, so each attempt starts afresh.
+        // A sandbox whose creation failed is removed here too, so each attempt starts from scratch.
         match runtime.pod(&uid) {
             Some(state) if state.is_ready => return Ok(state),
             Some(_) => {
@@ -152,23 +155,53 @@ impl StartJob {
         tokens.map_err(|error| held("FailedMount", error))?;
         let allocatable = self.node.allocatable();
         let context = self.node.context(&self.pod, &self.status, &allocatable);
-        let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        let mut volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        volumes.extend(self.image_volumes(&context).await?);
         sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
             .map_err(|error| held("FailedCreatePodSandBox", error))
     }
 
+    /// The volumes that are images.
+    async fn image_volumes(&self, context: &Context<'_>) -> Result<BTreeMap<String, Volume>, StartOutcome> {
+        let (credentials, missing) = pull_secrets(context);
+        let mut volumes = BTreeMap::new();
+        for (name, request) in image_volumes(&self.pod, &credentials) {
+            let image = self.ensure(&request, &missing, &mut None).await.map_err(StartOutcome::Blocked)?;
+            let Some(root) = image.root else {
+                let message = format!(
+                    "MountVolume.SetUp failed for volume {name:?} : image {:?} is mapped to this machine's own files; \
+                     a volume needs an image that was imported or pulled, or that is mapped to a folder",
+                    request.reference
+                );
+                return Err(held("FailedMount", message));
+            };
+            volumes.insert(name, Volume::Image { root });
+        }
+        Ok(volumes)
+    }
+
+    /// The image of the container. `pull_time` is set if it was pulled.
     async fn image(&self, pull_time: &mut Option<SignedDuration>) -> Result<Image, Obstacle> {
         let allocatable = Default::default();
         let context = self.node.context(&self.pod, &self.status, &allocatable);
         let (credentials, missing) = pull_secrets(&context);
-        let request = image_request(&self.member.spec, credentials);
+        self.ensure(&image_request(&self.member.spec, credentials), &missing, pull_time).await
+    }
+
+    /// Makes an image available. `missing` has the names of pull secrets without credentials.
+    async fn ensure(
+        &self,
+        request: &ImageRequest,
+        missing: &[String],
+        pull_time: &mut Option<SignedDuration>,
+    ) -> Result<Image, Obstacle> {
         let started = self.node.clock.now();
-        let is_pulled = self.node.runtime.needs_pull(&request).await;
+        let is_pulled = self.node.runtime.needs_pull(request).await;
         if is_pulled {
             let message = format!("Pulling image {:?}", request.reference);
             self.node.record(&self.pod, &Notice::normal("Pulling", message).about(&self.member.spec.name));
         }
-        let result = self.node.runtime.ensure_image(&request).await;
+        let result = self.node.runtime.ensure_image(request).await;
         if is_pulled && result.is_ok() {
             *pull_time = Some(self.node.clock.now().duration_since(started));
         }
@@ -218,7 +251,8 @@ fn held(reason: &'static str, message: String) -> StartOutcome {
     StartOutcome::Held(Notice::warning(reason, message))
 }
 
-/// Sets a pod's addresses in its status. A pod on the host's network has the host's.
+/// Sets a pod's addresses in its status. For a pod on the host's network, these are the host's
+/// addresses.
 pub fn set_addresses(pod: &Pod, status: &mut PodStatus, ips: &[String]) {
     let is_on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
     let host: Vec<String> = status.host_ip.clone().filter(|_| is_on_host).into_iter().collect();
@@ -229,14 +263,14 @@ pub fn set_addresses(pod: &Pod, status: &mut PodStatus, ips: &[String]) {
     }
 }
 
-/// The tokens without their times.
+/// The tokens without their refresh times.
 pub fn texts(tokens: &BTreeMap<TokenSource, Token>) -> BTreeMap<TokenSource, String> {
     tokens.iter().map(|(source, token)| (source.clone(), token.token.clone())).collect()
 }
 
-/// Requests the tokens of a pod's volumes that are missing or due for a refresh.
+/// Requests the tokens that a pod's volumes lack or that are due for a refresh.
 ///
-/// Tokens are refreshed after 80 % of their lifetime, or after a day.
+/// Tokens are refreshed after 80 % of their lifetime, or after a day if that is earlier.
 pub async fn request_tokens(node: &Node, pod: &Pod, tokens: &mut BTreeMap<TokenSource, Token>) -> Result<(), String> {
     let now = node.clock.now();
     for source in token_sources(pod) {

@@ -9,12 +9,12 @@ use super::worker::Worker;
 use crate::kubelet::lifecycle::{Ending, Notice};
 use crate::kubelet::resolve::{container_limits, pod_limits};
 
-/// Time between two reads of a pod's use of disk.
+/// Time between two measurements of a pod's disk usage.
 const PERIOD: SignedDuration = SignedDuration::from_secs(20);
 
 impl Worker {
-    /// Reads the use of disk of a pod with limits, and ends the pod if it exceeds one. Returns when
-    /// to read again.
+    /// Measures the disk usage of a pod with limits, and ends the pod if it exceeds one. Returns
+    /// when to measure again.
     pub(super) async fn watch_disk(&mut self, pod: &Pod, now: Timestamp) -> Option<Timestamp> {
         if !has_limits(pod) {
             return None;
@@ -32,7 +32,7 @@ impl Worker {
     }
 }
 
-/// Volumes on disk. Those in memory count against the memory limit.
+/// emptyDir volumes on disk. Those in memory count against the memory limit.
 fn empty_dirs(pod: &Pod) -> impl Iterator<Item = (&str, &EmptyDirVolumeSource)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let dirs = volumes.filter_map(|volume| Some((volume.name.as_str(), volume.empty_dir.as_ref()?)));
@@ -50,7 +50,7 @@ fn has_limits(pod: &Pod) -> bool {
         || containers.into_iter().any(|container| container_limits(container).ephemeral_storage_bytes.is_some())
 }
 
-/// The limit that a pod exceeds, as a message.
+/// Message about the limit that a pod exceeds; `None` if it exceeds none.
 ///
 /// Source: Kubernetes' kubelet, eviction for local storage.
 fn excess(pod: &Pod, disk: &PodDisk) -> Option<String> {
@@ -78,7 +78,7 @@ fn excess(pod: &Pod, disk: &PodDisk) -> Option<String> {
     Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
 }
 
-/// The limit of a container as its spec has it.
+/// The limit of a container as written in its spec.
 fn amount_of(container: &Container) -> &str {
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     limits.and_then(|limits| limits.get("ephemeral-storage")).map_or("", |amount| amount.0.as_str())

@@ -10,11 +10,11 @@ use super::hooks::run_hook;
 use super::node::Node;
 use crate::kubelet::lifecycle::Notice;
 
-/// A container gets at least this long between its stop signal and SIGKILL, also if its preStop
-/// hook used up the grace period.
+/// Minimum time between a container's stop signal and SIGKILL, even if its preStop hook used up the
+/// grace period.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 
-/// What a stop needs.
+/// Input of a stop.
 pub struct StopJob {
     /// The node.
     pub node: Arc<Node>,
@@ -28,7 +28,7 @@ pub struct StopJob {
     pub id: ContainerId,
     /// Time between now and SIGKILL.
     pub grace: Duration,
-    /// Skip the preStop hook, because it was run before.
+    /// Skip the preStop hook, because it ran before.
     pub skip_hook: bool,
 }
 

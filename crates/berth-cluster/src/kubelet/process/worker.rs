@@ -1,4 +1,4 @@
-//! The worker of one pod: compares the pod with its runtime, and takes the next step.
+//! The worker of one pod: compares the pod with the runtime's report and takes the next step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::kubelet::lifecycle::{
     Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
 };
 use crate::kubelet::resize;
-use crate::kubelet::resolve::{config, volumes};
+use crate::kubelet::resolve::{config, image_volumes, volumes};
 use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
@@ -33,11 +33,11 @@ const RETRY_BASE: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Delay after a write to a pod that no longer exists.
 const GONE_RETRY: SignedDuration = SignedDuration::from_millis(100);
-/// Time to stop of a container whose pod no longer exists.
+/// Grace period of a container whose pod no longer exists.
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
-/// After this long in addition to its grace period, an orphan is removed without waiting.
+/// An orphan is removed without further waiting this long after its grace period has ended.
 const ORPHAN_MAX: SignedDuration = SignedDuration::from_secs(10);
-/// A run of this length makes the next restart immediate.
+/// After a run of this length, the next restart is immediate.
 const LONG_RUN: SignedDuration = SignedDuration::from_secs(600);
 
 /// A finished job of a worker.
@@ -52,7 +52,7 @@ pub enum Done {
     Probe(String, i32, Kind, Result<String, String>),
 }
 
-/// What a worker does after a step.
+/// The action of a worker after a step.
 enum Next {
     /// Take the next step at this time, or at the next change.
     At(Option<Timestamp>),
@@ -76,7 +76,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// The worker of a pod of this UID. `wake` announces changes.
+    /// The worker of the pod with this UID. `wake` signals changes.
     pub fn new(node: Arc<Node>, key: ObjectKey, uid: PodUid, wake: Arc<Notify>) -> Self {
         Self {
             node,
@@ -123,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// Logs an error. Returns when to try again.
+    /// Logs an error. Returns when to retry.
     fn failed(&mut self, error: &Error) -> Timestamp {
         let delay = RETRY_BASE.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
@@ -138,7 +138,7 @@ impl Worker {
         self.node.clock.now().checked_add(delay).unwrap_or(Timestamp::MAX)
     }
 
-    /// The pod, unless it no longer exists or another one has its name.
+    /// The pod; `None` if it no longer exists or another pod has its name.
     fn pod(&self) -> Option<Arc<Pod>> {
         self.node.writer.pods.get(&self.key).filter(|pod| pod.metadata.uid.as_ref() == Some(&self.uid.0))
     }
@@ -164,10 +164,11 @@ impl Worker {
         self.memory.starting.as_ref().is_some_and(|starting| starting.load(Ordering::Relaxed))
     }
 
-    /// Removes what is left of a pod that no longer exists.
+    /// Removes the containers and files of a pod that no longer exists.
     async fn clear(&mut self, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         let now = self.node.clock.now();
-        // Jobs of the pod have no purpose now. What they started is stopped with the sandbox.
+        // Jobs of the pod have no purpose now. Processes that they started are stopped with the
+        // sandbox.
         self.jobs.clear();
         let since = *self.orphan_since.get_or_insert(now);
         let limit = since.checked_add(ORPHAN_MAX).unwrap_or(Timestamp::MAX);
@@ -191,12 +192,13 @@ impl Worker {
         Ok(Next::End)
     }
 
-    /// Frees the resources of a pod that has ended, and removes it once it is deleted. Its folder
-    /// with the logs stays until then.
+    /// Releases the resources of a pod that has ended, and removes its folder after the pod is
+    /// deleted. The folder contains the logs.
     async fn finish(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         self.jobs.clear();
         if !self.memory.is_stopped {
-            // Also one that is not ready: a former process may have ended in the middle of this.
+            // This includes a state that is not ready: a former process may have ended during this
+            // step.
             if state.is_some() {
                 self.node.runtime.stop_sandbox(&self.uid).await?;
             }
@@ -204,12 +206,12 @@ impl Worker {
             self.memory.is_stopped = true;
         }
         if pod.metadata.deletion_timestamp.is_some() {
-            // A removal announces a change, which leads here again.
+            // The removal is reported as a change, which runs this step again.
             if !self.memory.is_removed {
                 self.node.runtime.remove_sandbox(&self.uid).await?;
                 self.memory.is_removed = true;
             }
-            // With a grace period of 0 only finalizers hold the pod.
+            // If the grace period is 0, only finalizers keep the pod.
             if pod.metadata.deletion_grace_period_seconds != Some(0) {
                 self.node.writer.remove(pod).await?;
             }
@@ -260,7 +262,7 @@ impl Worker {
         }
         if pod.status.as_ref() != Some(&decision.status) {
             if !self.node.writer.status(pod, &decision.status).await? {
-                // The pod no longer exists. The cache shows that in a moment.
+                // The pod no longer exists. The cache will show that soon.
                 return Ok(Next::At(now.checked_add(GONE_RETRY).ok()));
             }
             let events = blocked_events(pod, &base, &decision.status, |name| blocked.get(name));
@@ -280,14 +282,14 @@ impl Worker {
         Ok(Next::At(due.into_iter().min()))
     }
 
-    /// Why the node cannot run a pod that was bound to it.
+    /// Why the node rejects a pod that was bound to it; `None` if it does not reject it.
     fn refusal(&self, pod: &Pod) -> Option<Refusal> {
         let node = &self.node;
         let is_here = |other: &Arc<Pod>| other.spec.as_ref().and_then(|it| it.node_name.as_ref()) == Some(&node.name);
         Refusal::of(pod, node.writer.pods.iter().filter(is_here))
     }
 
-    /// Ends a pod that the node refuses. It has no containers.
+    /// Ends a pod that the node rejects. It has no containers.
     async fn reject(&mut self, pod: &Arc<Pod>, refusal: Refusal, now: Timestamp) -> Result<Next, Error> {
         let status = PodStatus {
             phase: Some("Failed".to_owned()),
@@ -301,7 +303,7 @@ impl Worker {
         Ok(Next::At(now.checked_add(GONE_RETRY).ok()))
     }
 
-    /// The status with what the node adds to it.
+    /// The status with the fields that the node sets.
     fn base(&self, pod: &Pod, state: Option<&PodState>, now: Timestamp) -> PodStatus {
         let mut base = pod.status.clone().unwrap_or_default();
         let host_ip = self.node.options.host_ip.clone();
@@ -315,7 +317,7 @@ impl Worker {
         base
     }
 
-    /// Forgets what concerned runs that have ended.
+    /// Removes the state of runs that have ended.
     fn forget(&mut self, runs: &BTreeMap<String, Runs>) {
         let runs_now = |name: &str, attempt: i32| {
             runs.get(name).is_some_and(|runs| runs.latest.attempt == attempt && runs.latest.is_running())
@@ -330,7 +332,7 @@ impl Worker {
             .retain(|name, attempt| runs.get(name).is_some_and(|runs| runs.latest.attempt == *attempt));
     }
 
-    /// Removes obstacles that no longer exist: an object was created or changed.
+    /// Removes obstacles that no longer apply because an object was created or changed.
     fn lift(&mut self, pod: &Arc<Pod>, status: &PodStatus, now: Timestamp) {
         let node = self.node.clone();
         let allocatable = node.allocatable();
@@ -342,6 +344,10 @@ impl Worker {
             {
                 self.memory.obstacles.remove(name);
             }
+        }
+        // The volumes of images do not depend on objects, and may be what failed.
+        if !image_volumes(pod, &[]).is_empty() {
+            return;
         }
         let tokens = super::start::texts(&self.memory.tokens);
         if let Some(hold) = self.memory.hold.as_mut().filter(|hold| hold.is_mount && hold.until > now)
@@ -370,7 +376,7 @@ impl Worker {
         if let Some(known) = self.memory.back_off.get(name) {
             return known.delay(end.finished);
         }
-        // A former process counted the restarts.
+        // A former process of Berth counted the restarts.
         let is_long = end.started.is_some_and(|started| end.finished.duration_since(started) > LONG_RUN);
         if is_long { SignedDuration::ZERO } else { restart_delay(run.attempt) }
     }
@@ -392,8 +398,8 @@ impl Worker {
         due
     }
 
-    /// Starts the next container. One start at a time keeps the order of the spec, and a postStart
-    /// hook delays the containers after its own.
+    /// Starts the next container. Only one start is in progress at a time, to keep the order of the
+    /// spec. A postStart hook delays the containers that follow its container.
     fn act_on_starts(&mut self, pod: &Arc<Pod>, decision: &Decision) {
         if self.memory.starting.is_some() || self.hook_is_running() {
             return;
@@ -425,7 +431,7 @@ impl Worker {
         self.jobs.push(Box::pin(async move { Done::Start(Box::new(job.run().await)) }));
     }
 
-    /// The health of running containers. Starts to count the probes of new runs.
+    /// The health of running containers. Creates the probes of new runs.
     fn health(&mut self, pod: &Pod, runs: &BTreeMap<String, Runs>, now: Timestamp) -> BTreeMap<String, Health> {
         let mut health = BTreeMap::new();
         for member in pod.spec.iter().flat_map(members) {

@@ -1,5 +1,5 @@
-//! Starts a worker for each pod of the nodes, and wakes it when its pod, an object that the pod
-//! refers to, or the runtime changes.
+//! Starts a worker for each pod of the nodes. Wakes it when its pod, an object that the pod refers
+//! to, or the runtime's report changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -124,7 +124,7 @@ struct Workers {
 #[derive(Default)]
 struct Wakers {
     by_pod: BTreeMap<PodUid, (ObjectKey, Arc<Notify>)>,
-    /// UIDs of the pods with workers by name. A deleted pod and its successor share a name.
+    /// UIDs of the pods with workers, by name. A deleted pod and its successor share a name.
     by_name: BTreeMap<ObjectKey, BTreeSet<PodUid>>,
 }
 
@@ -151,7 +151,7 @@ struct Waking(Arc<Workers>);
 impl Reconciler for Waking {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let workers = &self.0;
-        // Also a former pod of this name, which was deleted.
+        // This includes a deleted pod of the same name.
         workers.wakers.lock().of_name(&key).iter().for_each(|wake| wake.notify_one());
         if let Some(pod) = workers.pods.get(&key)
             && let (Some(uid), Some(node)) = (pod.uid(), node_of(&pod).and_then(|name| workers.node(name)))
@@ -182,7 +182,7 @@ impl Workers {
         }
     }
 
-    /// Starts a pod's worker if there is none.
+    /// Starts a worker for a pod that has none.
     fn begin(&self, node: &Arc<Node>, key: ObjectKey, uid: PodUid) {
         let mut wakers = self.wakers.lock();
         if wakers.by_pod.contains_key(&uid) {
@@ -217,7 +217,7 @@ impl Workers {
                     Ok(uid) => {
                         self.wakers.lock().remove(&uid);
                     }
-                    // The process must not run pods without their workers.
+                    // Without its worker, a pod would run unattended, so the process ends.
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     Err(_) => {}
                 },
@@ -225,7 +225,8 @@ impl Workers {
         }
     }
 
-    /// Starts the workers of the pods that a former process left, and frees the devices of others.
+    /// Starts the workers of the pods that the runtime still has. Frees the devices of pods that
+    /// exist neither in the runtime nor in the API.
     fn adopt(&self, node: &Arc<Node>) {
         let states = node.runtime.pods();
         for state in &states {

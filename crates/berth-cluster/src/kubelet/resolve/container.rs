@@ -1,4 +1,4 @@
-//! One run of a container, with everything resolved.
+//! The resolved configuration of one run of a container.
 
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerKind, Device, Image, Mount, PodUid, Propagation, TerminationMessagePolicy,
@@ -10,7 +10,7 @@ use super::expand::{expand, expand_all};
 use super::{Context, container_limits, env, security};
 use crate::kubelet::lifecycle::Member;
 
-/// Path of the termination message of a container that names none.
+/// Path of the termination message if the container does not set one.
 const MESSAGE_PATH_DEFAULT: &str = "/dev/termination-log";
 
 /// The configuration of one run of a container.

@@ -1,12 +1,12 @@
-//! Devices that containers ask for.
+//! Devices that containers request.
 
 use std::collections::BTreeMap;
 
 use berth_apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1::Container;
 
-/// Number of devices by extended resource that a container asks for, among the resources of which
-/// the node has devices.
+/// Number of devices that a container requests, by extended resource. Resources of which the node
+/// has no devices are left out.
 pub fn wanted_devices(container: &Container, capacity: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let resources = container.resources.as_ref();
     let limits = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));

@@ -1,7 +1,7 @@
 //! Expansion of `$(VAR)` in commands, arguments, values and paths.
 
-/// Replaces each `$(NAME)` by the variable's value. `$$` is a dollar sign. References to unknown
-/// variables stay as they are, and so does other text.
+/// Replaces each `$(NAME)` with the variable's value. `$$` stands for a dollar sign. References to
+/// unknown variables and all other text remain unchanged.
 ///
 /// Source: Kubernetes documentation, "Define Dependent Environment Variables".
 pub fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {

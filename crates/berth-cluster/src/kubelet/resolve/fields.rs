@@ -45,13 +45,13 @@ pub fn field(context: &Context<'_>, path: &str) -> Result<String, String> {
     })
 }
 
-/// Labels or annotations as the downward API writes them: a sorted line `key="value"` for each.
+/// Labels or annotations in the format of the downward API: sorted lines `key="value"`.
 fn map_text(map: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> = map.iter().map(|(key, value)| format!("{key}={value:?}")).collect();
     lines.join("\n")
 }
 
-/// The value of a container's resource. `container` is the one that has the reference.
+/// The value of a container's resource. `container` is the container with the reference, if any.
 pub fn resource(
     context: &Context<'_>,
     container: Option<&Container>,
@@ -83,7 +83,7 @@ pub fn resource(
         "cpu" => (amount.milli_value(), divisor.milli_value()),
         _ => (amount.value(), divisor.value()),
     };
-    // Rounded up, as the value of a quantity is.
+    // Rounded up, like the value of a quantity.
     let divisor = divisor.max(1);
     let is_exact = amount.rem_euclid(divisor) == 0;
     Ok((amount.div_euclid(divisor).saturating_add(i64::from(!is_exact))).to_string())

@@ -11,7 +11,7 @@ use super::Context;
 use super::env::{config_map, secret};
 use super::fields::{field, resource};
 
-/// Mode of files without one.
+/// Mode of files for which none is set.
 const MODE_DEFAULT: i32 = 0o644;
 
 /// Files by relative path.
@@ -46,7 +46,7 @@ pub fn of_secret(
     select(data.collect(), items, mode, is_optional)
 }
 
-/// The chosen keys as files; all keys without a choice.
+/// The keys in `items` as files; all keys if there are no items.
 fn select(
     data: BTreeMap<&str, &[u8]>,
     items: Option<&[KeyToPath]>,

@@ -4,22 +4,38 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_pod_runtime::{ImagePullPolicy, ImageRequest, RegistryCredential};
 use berth_runtime::ObjectKey;
-use k8s_openapi::api::core::v1::{Container, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use serde_json::Value;
 
 use super::Context;
 
-/// The image of a container, as its runtime is asked for it.
+/// The request to the runtime for a container's image.
 pub fn image_request(container: &Container, credentials: Vec<RegistryCredential>) -> ImageRequest {
-    let policy = match container.image_pull_policy.as_deref() {
-        Some("Always") => ImagePullPolicy::Always,
-        Some("Never") => ImagePullPolicy::Never,
-        _ => ImagePullPolicy::IfNotPresent,
-    };
+    let policy = pull_policy(container.image_pull_policy.as_deref());
     ImageRequest { reference: container.image.clone().unwrap_or_default(), policy, credentials }
 }
 
-/// The credentials in a pod's pull secrets, and the names of secrets without any.
+/// The images that are volumes of a pod, by the volume's name.
+pub fn image_volumes(pod: &Pod, credentials: &[RegistryCredential]) -> Vec<(String, ImageRequest)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let images = volumes.filter_map(|volume| {
+        let image = volume.image.as_ref()?;
+        let policy = pull_policy(image.pull_policy.as_deref());
+        let reference = image.reference.clone().unwrap_or_default();
+        Some((volume.name.clone(), ImageRequest { reference, policy, credentials: credentials.to_vec() }))
+    });
+    images.collect()
+}
+
+fn pull_policy(policy: Option<&str>) -> ImagePullPolicy {
+    match policy {
+        Some("Always") => ImagePullPolicy::Always,
+        Some("Never") => ImagePullPolicy::Never,
+        _ => ImagePullPolicy::IfNotPresent,
+    }
+}
+
+/// The credentials in a pod's pull secrets, and the names of the secrets that have none.
 pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<String>) {
     let (mut credentials, mut missing) = (Vec::new(), Vec::new());
     let references = context.pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
@@ -33,7 +49,8 @@ pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<Stri
     (credentials, missing)
 }
 
-/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or `kubernetes.io/dockercfg`.
+/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or
+/// `kubernetes.io/dockercfg`.
 fn of_secret(secret: &Secret) -> Option<Vec<RegistryCredential>> {
     let data = secret.data.as_ref()?;
     let parse = |key: &str| data.get(key).and_then(|bytes| serde_json::from_slice::<Value>(&bytes.0).ok());
@@ -59,7 +76,8 @@ fn user_and_password(entry: &Value) -> Option<(String, String)> {
     Some((username.to_owned(), password.trim_matches('\0').to_owned()))
 }
 
-/// A registry without scheme and API version: `https://index.docker.io/v1/` is `index.docker.io`.
+/// A registry without scheme and API version: `https://index.docker.io/v1/` becomes
+/// `index.docker.io`.
 fn normal(registry: &str) -> String {
     let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
     let bare = bare.trim_end_matches('/');

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use super::Amounts;
 use crate::kubelet::lifecycle::members;
 
-/// The limits of a container. Requests default to limits.
+/// The limits of a container. Requests that are not set default to limits.
 pub fn container_limits(container: &Container) -> Limits {
     container.resources.as_ref().map(of_resources).unwrap_or_default()
 }
@@ -30,11 +30,11 @@ fn amount(amounts: Option<&Amounts>, name: &str, is_milli: bool) -> Option<u64> 
     u64::try_from(if is_milli { quantity.milli_value() } else { quantity.value() }).ok()
 }
 
-/// The limits of a pod: the sum over main containers and sidecars, at least the largest init
+/// The limits of a pod: the sum over main containers and sidecars, but at least the largest init
 /// container. A pod with an unlimited container is unlimited.
 ///
-/// Source: Kubernetes documentation, "Sidecar containers", resource sharing; KEP-2837 for resources
-/// of the pod.
+/// Source: Kubernetes documentation, "Sidecar containers", section on resource sharing; KEP-2837
+/// for resources of the pod.
 pub fn pod_limits(spec: &PodSpec) -> Limits {
     let mut sum =
         Limits { cpu_milli: Some(0), memory_bytes: Some(0), ephemeral_storage_bytes: Some(0), ..Limits::default() };
@@ -86,7 +86,7 @@ fn add(a: Limits, b: Limits) -> Limits {
     }
 }
 
-/// The larger limits. A missing limit is larger than any other.
+/// The larger of two limits, for each resource. A missing limit is larger than any other.
 fn max(a: Limits, b: Limits) -> Limits {
     let max = |a: Option<u64>, b: Option<u64>| Some(a?.max(b?));
     Limits {

@@ -1,8 +1,8 @@
-//! Resolves a pod's spec: references to ConfigMaps, Secrets, fields, claims and variables become
-//! values.
+//! Resolves a pod's spec: replaces references to ConfigMaps, Secrets, fields, claims and variables
+//! with values.
 //!
-//! Everything here is a function of cached objects. An error is the message that a kubelet shows in
-//! a container's waiting state or in an event.
+//! All results depend on cached objects only. An error is the message that a kubelet shows in a
+//! container's waiting state or in an event.
 
 mod container;
 mod devices;
@@ -31,7 +31,7 @@ use crate::kubelet::options::ServiceAddresses;
 pub use container::config;
 pub use devices::wanted_devices;
 pub use env::environment;
-pub use images::{image_request, pull_secrets};
+pub use images::{image_request, image_volumes, pull_secrets};
 pub use limits::{container_limits, pod_limits};
 pub use sandbox::sandbox;
 pub use volumes::{TokenSource, is_refreshed, token_sources, volume, volumes};
@@ -45,9 +45,9 @@ pub struct Objects {
     pub secrets: Cache<Secret>,
     /// Services.
     pub services: Cache<Service>,
-    /// Claims.
+    /// PersistentVolumeClaims.
     pub claims: Cache<PersistentVolumeClaim>,
-    /// Volumes.
+    /// PersistentVolumes.
     pub volumes: Cache<PersistentVolume>,
 }
 
@@ -64,10 +64,10 @@ impl Objects {
     }
 }
 
-/// Amounts by resource.
+/// Quantities by resource.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// What a pod's values depend on.
+/// Input for resolving a pod's values.
 pub struct Context<'a> {
     /// The pod.
     pub pod: &'a Pod,
@@ -75,9 +75,9 @@ pub struct Context<'a> {
     pub status: &'a PodStatus,
     /// The objects that it refers to.
     pub objects: &'a Objects,
-    /// Allocatable resources of its node: the limits of containers without limits.
+    /// Allocatable resources of its node. They are the limits of containers without limits.
     pub allocatable: &'a Amounts,
-    /// Where it reaches Services.
+    /// Addresses at which it reaches Services.
     pub services: &'a dyn ServiceAddresses,
 }
 

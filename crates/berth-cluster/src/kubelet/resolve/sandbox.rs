@@ -1,4 +1,5 @@
-//! What is common to the containers of a pod: host name, resolver, host's namespaces and ports.
+//! The configuration that the containers of a pod share: host name, resolver, the host's namespaces
+//! and ports.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use kube::ResourceExt;
 use super::limits::pod_limits;
 use crate::kubelet::options::KubeletOptions;
 
-/// Longest label of a domain name.
+/// Maximum length of a label of a domain name.
 const LABEL_MAX: usize = 63;
-/// Longest host name of Linux.
+/// Maximum length of a host name on Linux.
 const HOSTNAME_MAX: usize = 64;
 
 /// The sandbox of a pod.
@@ -94,7 +95,7 @@ fn hostname(
     }
 }
 
-/// The resolver configuration of a pod; `None` for the host's.
+/// The resolver configuration of a pod; `None` to use the host's.
 fn dns(spec: &PodSpec, namespace: &str, options: &KubeletOptions) -> Option<DnsConfig> {
     let host_network = spec.host_network.unwrap_or(false);
     let uses_cluster = match spec.dns_policy.as_deref().unwrap_or("ClusterFirst") {
@@ -104,7 +105,7 @@ fn dns(spec: &PodSpec, namespace: &str, options: &KubeletOptions) -> Option<DnsC
     };
     let mut config = match spec.dns_policy.as_deref() {
         Some("None") => DnsConfig::default(),
-        // Without a DNS server of the cluster, pods use the host's.
+        // If the cluster has no DNS server, pods use the host's.
         _ if uses_cluster && !options.cluster_dns.is_empty() => {
             let domain = &options.cluster_domain;
             let own = [format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];

@@ -4,7 +4,7 @@
 use berth_pod_runtime::{Capabilities, Security};
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SecurityContext};
 
-/// The users and rights of a container.
+/// The users and privileges of a container.
 pub fn security(spec: &PodSpec, container: &Container) -> Result<Security, String> {
     let (no_pod, no_own) = (PodSecurityContext::default(), SecurityContext::default());
     let pod = spec.security_context.as_ref().unwrap_or(&no_pod);

@@ -1,4 +1,4 @@
-//! Variables that describe the services of a pod's namespace.
+//! Environment variables that describe the Services of a pod's namespace.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::Context;
 use crate::kubelet::options::ServiceAddresses;
 
-/// Namespace and name of the service that every pod gets variables of.
+/// Namespace and name of the Service whose variables every pod gets.
 const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 /// The service variables of a pod, in the order of services.

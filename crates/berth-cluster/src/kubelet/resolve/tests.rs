@@ -77,6 +77,17 @@ fn later_variables_replace_earlier_ones_and_refer_to_them() {
 }
 
 #[test]
+fn names_of_variables_need_not_be_identifiers() {
+    let objects = json!({"configMaps": [{"metadata": {"name": "m"}, "data": {"data-1": "1"}}],
+        "secrets": [{"metadata": {"name": "s"}, "data": {"1.key": "dg=="}}]});
+    let container = json!({
+        "envFrom": [{"prefix": "$_-", "configMapRef": {"name": "m"}}, {"secretRef": {"name": "s"}}],
+        "env": [{"name": "my-name", "value": "$($_-data-1)"}]});
+    let expected = [("$_-data-1", "1"), ("1.key", "v"), ("my-name", "1")];
+    assert_eq!(env(container, objects), Ok(pairs(&expected)));
+}
+
+#[test]
 fn missing_references_are_errors_unless_they_are_optional() {
     let maps = || {
         json!({"configMaps": [{"metadata": {"name": "m"}, "data": {"A": "1"}}],

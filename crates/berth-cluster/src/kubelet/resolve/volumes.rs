@@ -19,7 +19,7 @@ pub struct TokenSource {
     pub volume: String,
     /// Path of the file in the volume.
     pub path: String,
-    /// Audience; the API server's if empty.
+    /// Audience; if empty, the API server's.
     pub audience: String,
     /// Lifetime in seconds.
     pub expiration_seconds: i64,
@@ -40,7 +40,7 @@ pub fn token_sources(pod: &Pod) -> Vec<TokenSource> {
     sources.collect()
 }
 
-/// True if the files of the volume change with the objects that they come from.
+/// True if the files of the volume follow changes to the objects from which they come.
 pub fn is_refreshed(volume: &VolumeSpec) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()
@@ -48,13 +48,14 @@ pub fn is_refreshed(volume: &VolumeSpec) -> bool {
         || volume.downward_api.is_some()
 }
 
-/// All volumes of a pod, by name.
+/// All volumes of a pod but those of images, by name.
 pub fn volumes(
     context: &Context<'_>,
     tokens: &BTreeMap<TokenSource, String>,
 ) -> Result<BTreeMap<String, Volume>, String> {
     let specs = context.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     specs
+        .filter(|spec| spec.image.is_none())
         .map(|spec| {
             let resolved = volume(context, spec, tokens)
                 .map_err(|error| format!("MountVolume.SetUp failed for volume {:?} : {error}", spec.name))?;
@@ -107,14 +108,14 @@ pub fn volume(
     Err(match source_name(spec) {
         Some(name) => format!(
             "volumes of type {name} are not supported on this node; use emptyDir, configMap, secret, projected, \
-             downwardAPI, hostPath or persistentVolumeClaim"
+             downwardAPI, hostPath, image or persistentVolumeClaim"
         ),
         // Kubernetes treats a volume without a source as an emptyDir.
         None => return Ok(Volume::EmptyDir { memory: false, size_limit_bytes: None }),
     })
 }
 
-/// The name of a volume's source: the field beside `name`.
+/// The name of a volume's source: the field next to `name`.
 fn source_name(spec: &VolumeSpec) -> Option<String> {
     let value = serde_json::to_value(spec).ok()?;
     value.as_object()?.keys().find(|key| *key != "name").cloned()
@@ -135,7 +136,7 @@ fn host_path(source: &HostPathVolumeSource) -> Result<Volume, String> {
     Ok(Volume::HostPath { path: PathBuf::from(&source.path), kind })
 }
 
-/// The folder of a bound claim. A generic ephemeral volume's claim must belong to the pod.
+/// The folder of a bound claim. The claim of a generic ephemeral volume must belong to the pod.
 fn claim(context: &Context<'_>, name: &str, is_ephemeral: bool) -> Result<Volume, String> {
     let claim = context.objects.claims.get(&ObjectKey::namespaced(context.namespace(), name));
     let Some(claim) = claim else { return Err(format!("persistentvolumeclaim {name:?} not found")) };
@@ -156,6 +157,8 @@ fn claim(context: &Context<'_>, name: &str, is_ephemeral: bool) -> Result<Volume
     match found.spec.as_ref().map(|spec| (&spec.host_path, &spec.local)) {
         Some((Some(source), _)) => host_path(source),
         Some((None, Some(source))) => Ok(Volume::Folder { path: PathBuf::from(&source.path) }),
-        _ => Err(format!("persistentvolume {volume:?} is neither hostPath nor local, and this node mounts no others")),
+        _ => Err(format!(
+            "persistentvolume {volume:?} is neither hostPath nor local, and this node supports only these types"
+        )),
     }
 }

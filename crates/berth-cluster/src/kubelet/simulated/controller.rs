@@ -21,11 +21,11 @@ use crate::scheduling::Resources;
 
 /// Maximum number of concurrent reconciles.
 const CONCURRENCY: usize = 32;
-/// Number of locks for resizes. Several nodes share a lock, as resizes are rare.
+/// Number of locks for resizes. Several nodes share a lock, because resizes are rare.
 const LOCKS: usize = 64;
 
-/// Adds the kubelet of all simulated nodes: all nodes but `others` and, if there are others, the
-/// hosted nodes.
+/// Adds the kubelet of all simulated nodes. `others` are the nodes that are not
+/// simulated. If there are any, hosted nodes are not simulated either.
 pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others: BTreeSet<String>) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
@@ -76,7 +76,7 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others:
                 _ => on_node.get(&node.name_any()).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect(),
             }
         })
-        // A pod that waits for a ConfigMap or Secret starts when it exists.
+        // A pod that waits for a ConfigMap or Secret starts when the object is created.
         .watch(&objects.config_maps, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
             of_map.to(Kind::ConfigMap, &key.namespace, &key.name)
@@ -116,15 +116,15 @@ struct Kubelet {
     objects: Objects,
     by_ip: Index<Pod>,
     on_node: Index<Pod>,
-    /// Serialize the resizes of a node: held from reading the node's free resources until the cache
-    /// shows the pod's new allocation.
+    /// Serializes the resizes of a node. A lock is held from reading the node's free resources
+    /// until the cache shows the pod's new allocation.
     resizes: [Mutex<()>; LOCKS],
 }
 
 impl Reconciler for Kubelet {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
-        // Changes of a node name its pods, also those that another kubelet runs.
+        // A change to a node triggers all its pods, including those that another kubelet runs.
         let name = node_of(&pod).filter(|name| !self.others.contains(*name));
         let Some(node) = name.and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
             return Ok(Action::Wait);
@@ -132,7 +132,7 @@ impl Reconciler for Kubelet {
         if !self.others.is_empty() && is_hosted(&node) {
             return Ok(Action::Wait);
         }
-        // A node that is not ready runs nothing. The pod garbage collector handles its pods once
+        // A node that is not ready runs no pods. The pod garbage collector handles its pods once
         // the node is deleted.
         if !is_ready(&node) {
             return Ok(Action::Wait);
@@ -188,14 +188,14 @@ impl Kubelet {
         used
     }
 
-    /// The pod's IP address; a new one is in 10.0.0.0/9 and not in use by another running pod.
+    /// The pod's IP address. A new address is in 10.0.0.0/9 and not in use by another running pod.
     fn ip_for(&self, pod: &Pod) -> String {
         if let Some(ip) = pod.status.as_ref().and_then(|status| status.pod_ip.clone()) {
             return ip;
         }
         let uid = pod.uid().unwrap_or_default();
         let first = draw(self.seed, &["pod-ip", &uid]);
-        // With one more try than there are pods, one address is free.
+        // One address more than there are pods is tried, so one of them is free.
         let tries = self.pods.len() as u64 + 1;
         (0..tries)
             .map(|offset| {

@@ -1,4 +1,4 @@
-//! What keeps the containers of a simulated pod from starting: missing ConfigMaps and Secrets, and
+//! Obstacles to starting the containers of a simulated pod: missing ConfigMaps and Secrets, and
 //! images that the configuration declares unreachable.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 /// How long a container shows `ErrImagePull` before it shows `ImagePullBackOff`.
 const PULL_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
-/// What keeps the containers of a pod from starting.
+/// Obstacles to starting the containers of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Missing {
     /// The event about a volume that cannot be mounted.
@@ -31,7 +31,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What a pod lacks now.
+    /// The current obstacles of a pod.
     pub fn of(pod: &Pod, objects: &Objects, simulated: &SimulatedPods) -> Self {
         let (status, allocatable) = (PodStatus::default(), Amounts::new());
         let context = Context {
@@ -108,7 +108,7 @@ fn refers(container: &Container) -> bool {
             .any(|source| source.config_map_key_ref.is_some() || source.secret_key_ref.is_some())
 }
 
-/// The part of a volume whose objects a simulated pod needs; `None` if there is none.
+/// The part of a volume whose objects a simulated pod needs; `None` if it needs none.
 fn checked(volume: &Volume) -> Option<Volume> {
     if volume.config_map.is_some() || volume.secret.is_some() {
         return Some(volume.clone());
@@ -119,7 +119,7 @@ fn checked(volume: &Volume) -> Option<Volume> {
     (!sources.is_empty()).then_some(volume)
 }
 
-/// True if an image matches a pattern, in which `*` stands for any text.
+/// True if an image matches a pattern, in which `*` matches any string.
 fn matches(pattern: &str, image: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| image.strip_prefix(first)) else { return false };

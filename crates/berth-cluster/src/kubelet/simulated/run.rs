@@ -1,12 +1,15 @@
 //! The duration and exit code of a simulated container.
 //!
-//! They come from the first of these sources: the pod's annotations, a command that is plainly
-//! `sleep 30`, `exit 3`, `true` or `false`, the first matching rule of the configuration, the
-//! default. No words are searched for in scripts. The default duration is unlimited for pods with restart policy Always.
+//! They come from the first of these sources that applies: the pod's annotations, a command that is
+//! just `sleep 30`, `exit 3`, `true` or `false`, the first matching rule of the configuration, the
+//! default. Scripts are not searched for such commands. The default duration is unlimited for pods
+//! with restart policy Always.
 
 use std::time::Duration;
 
-use berth_api::berth::{EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods};
+use berth_api::berth::{
+    CONTAINER_RUN_DURATION_PREFIX, EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods,
+};
 use berth_apimachinery::well_known;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
@@ -14,7 +17,7 @@ use kube::ResourceExt;
 use crate::random::draw;
 use crate::scheduling::matches_label_selector;
 
-/// Annotation that fault injection sets: the running pod fails at once.
+/// Annotation that fault injection sets. It makes the running pod fail at once.
 pub const FAIL_NOW_ANNOTATION: &str = "berth.dev/fail-now";
 
 /// The plan of one run of a container.
@@ -36,7 +39,9 @@ pub fn plan(pod: &Pod, container: &Container, runtime: &SimulatedPods, seed: u64
     });
     let restarts_always =
         pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") == "Always";
-    let duration = annotation(RUN_DURATION_ANNOTATION)
+    let own = format!("{CONTAINER_RUN_DURATION_PREFIX}{}", container.name);
+    let duration = annotation(&own)
+        .or_else(|| annotation(RUN_DURATION_ANNOTATION))
         .and_then(|text| text.trim().parse().ok())
         .or(command.duration)
         .or_else(|| rule.and_then(|rule| rule.duration))
@@ -59,9 +64,9 @@ pub fn plan_of_command(container: &Container) -> RunPlan {
     RunPlan { duration, exit_code: command.exit_code.unwrap_or(0) }
 }
 
-/// Resolves a duration, drawing from a distribution if it is one. Pods with the same owner and
-/// completion index get the same value, so that the replacement of a preempted pod has the same
-/// work to do.
+/// Resolves a duration. If it is a distribution, draws a value from it. Pods with the same owner
+/// and completion index get the same value, so that the replacement of a preempted pod runs as long
+/// as the preempted one.
 fn resolve(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
     match duration {
         RunDuration::Fixed(duration) => Some(duration.0),
@@ -81,8 +86,8 @@ fn resolve(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
     }
 }
 
-/// The duration and exit code of a command that plainly has them. Other commands, scripts among
-/// them, say nothing: only a shell knows what `test -f /x || exit 1` does.
+/// The duration and exit code of a command that states them. Both are `None` for other commands and
+/// scripts: only a shell knows what `test -f /x || exit 1` does.
 #[derive(Debug, Default, PartialEq)]
 struct Command {
     duration: Option<RunDuration>,
@@ -113,7 +118,7 @@ impl Command {
         }
     }
 
-    /// One simple command; `None` if it is another one.
+    /// The duration and exit code of one simple command; `None` for any other command.
     fn simple(words: &[&str]) -> Option<Self> {
         let (program, operands) = words.split_first()?;
         match (program.rsplit('/').next()?, operands) {
@@ -244,6 +249,11 @@ mod tests {
             (Some(180), 2)
         );
         assert_eq!(run(&[], &["sleep", "5"]), (Some(5), 9));
+        let both = [("berth.dev/run-duration", "180s"), ("run-duration.berth.dev/main", "20s")];
+        let named = Container { name: "main".into(), ..container(&["train"]) };
+        assert_eq!(plan(&pod(&both), &named, &runtime, 1).duration.map(|d| d.as_secs()), Some(20));
+        let other = Container { name: "log".into(), ..container(&["train"]) };
+        assert_eq!(plan(&pod(&both), &other, &runtime, 1).duration.map(|d| d.as_secs()), Some(180));
         assert_eq!(run(&[], &["train"]), (Some(7), 9));
     }
 

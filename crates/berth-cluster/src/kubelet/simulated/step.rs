@@ -1,4 +1,4 @@
-//! The next step in a simulated pod's life, from its status and the time.
+//! The next step in the life of a simulated pod, from its status and the time.
 
 use std::collections::BTreeMap;
 
@@ -36,11 +36,11 @@ pub enum Step {
     Remove,
     /// Wait until this time, or until the pod changes.
     Until(Option<Timestamp>),
-    /// Record this event about what the pod waits for, then wait until that exists.
+    /// Record this event about a missing object, then wait until the object exists.
     Held(Notice),
 }
 
-/// What the simulation of a pod depends on, beside the pod and the time.
+/// Input of the simulation of a pod, in addition to the pod and the time.
 pub struct Simulation<'a> {
     /// How simulated pods run.
     pub pods: &'a SimulatedPods,
@@ -50,7 +50,7 @@ pub struct Simulation<'a> {
     pub host_ip: &'a str,
     /// Address that the pod gets when it starts.
     pub ip: &'a str,
-    /// What keeps the pod's containers from starting.
+    /// Obstacles to starting the pod's containers.
     pub missing: &'a Missing,
 }
 
@@ -59,7 +59,8 @@ pub fn step(pod: &Pod, simulation: &Simulation<'_>, now: Timestamp) -> Step {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
     let is_terminal = matches!(phase, "Succeeded" | "Failed");
     match &pod.metadata.deletion_timestamp {
-        // With a grace period of 0 only finalizers hold the pod, and other controllers remove those.
+        // If the grace period is 0, only finalizers keep the pod, and other controllers remove
+        // them.
         Some(_) if is_terminal && pod.metadata.deletion_grace_period_seconds == Some(0) => Step::Until(None),
         Some(_) if is_terminal => Step::Remove,
         None if is_terminal => Step::Until(None),
@@ -93,7 +94,7 @@ fn start(pod: &Pod, simulation: &Simulation<'_>, now: Timestamp) -> Step {
         status.pod_ip = Some(simulation.ip.to_owned());
         status.pod_ips = Some(vec![PodIP { ip: simulation.ip.to_owned() }]);
     }
-    // `resize` compares this with the generation to detect later changes of the spec.
+    // `resize` compares this with the generation to detect later changes to the spec.
     status.observed_generation = pod.metadata.generation.filter(|generation| *generation > 1);
     settle(pod, status, simulation, None, now)
 }
@@ -110,8 +111,8 @@ fn stop(pod: &Pod, simulation: &Simulation<'_>, deletion: Timestamp, now: Timest
     if ends > now {
         return Step::Until(Some(ends));
     }
-    // A pod gets a terminal phase before it is removed, also if none of its containers ran: a Job
-    // that replaces only failed pods waits for that phase, and holds the pod by a finalizer.
+    // A pod gets a terminal phase before it is removed, even if none of its containers ran: a Job
+    // that replaces only failed pods waits for that phase, and keeps the pod by a finalizer.
     settle(pod, status, simulation, Some(Ending::Deleted), now)
 }
 
@@ -147,14 +148,14 @@ fn settle(pod: &Pod, base: PodStatus, simulation: &Simulation<'_>, ending: Optio
 #[derive(Default)]
 struct PodState {
     runs: BTreeMap<String, Runs>,
-    /// Exit code of the containers if fault injection ends the pod.
+    /// Exit code of the containers if fault injection makes the pod fail.
     fault: Option<i32>,
     /// When the next running container ends.
     next_end: Option<Timestamp>,
 }
 
 impl PodState {
-    /// The runs as the status shows them. Containers whose duration is over have ended.
+    /// The runs in the status. Containers whose duration has elapsed have ended.
     fn read(pod: &Pod, status: &PodStatus, simulation: &Simulation<'_>, now: Timestamp) -> Self {
         let forced_code = pod.annotations().get(EXIT_CODE_ANNOTATION).and_then(|text| text.parse().ok());
         let must_fail = pod.annotations().get(FAIL_NOW_ANNOTATION).is_some_and(|value| value == "true");
@@ -190,7 +191,7 @@ impl PodState {
             }
             (ContainerKind::Main, None) => Some(plan(pod, &member.spec, simulation.pods, simulation.seed)),
             (ContainerKind::Ephemeral, _) => Some(plan_of_command(&member.spec)),
-            // A sidecar stops with its pod. An init container ends when it starts.
+            // A sidecar stops with its pod. An init container ends as soon as it starts.
             (ContainerKind::Sidecar | ContainerKind::Init, _) => None,
         }
     }
@@ -250,7 +251,7 @@ impl PodState {
         let exit_code = match (ending, kind) {
             (_, Some(ContainerKind::Ephemeral)) | (Some(Ending::Deadline | Ending::Failed { .. }), _) => KILLED,
             (Some(Ending::Deleted), _) => TERMINATED,
-            // A sidecar stops orderly after the main containers.
+            // A sidecar stops with exit code 0 after the main containers.
             (None, _) => 0,
         };
         if let Some(runs) = self.runs.get_mut(name) {

@@ -77,7 +77,7 @@ struct Controller {
     sets: Cache<DaemonSet>,
     nodes: Cache<Node>,
     of_set: Index<Pod>,
-    orphans: Orphans,
+    orphans: Orphans<Pod>,
     revisions: Revisions,
     pods: Writer<Pod>,
     writer: Writer<DaemonSet>,

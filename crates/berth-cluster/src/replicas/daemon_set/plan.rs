@@ -1,5 +1,5 @@
-//! Plans one step of a DaemonSet: from the set, the nodes, its pods and the time, the pods to create
-//! and to delete, and the status. Pure.
+//! Plans one step of a DaemonSet: from the set, the nodes, its pods and the time, the pods to
+//! create and to delete, and the status. Pure.
 //!
 //! Source: Kubernetes documentation, "DaemonSet" and "Perform a Rolling Update on a DaemonSet", and
 //! the behaviour of kube-controller-manager 1.35.
@@ -21,9 +21,10 @@ use crate::job::facts::{is_deleted, is_terminated, phase};
 
 /// Maximum number of pods created or deleted in one step.
 const BURST: usize = 250;
-/// Delay before a failed pod is deleted: doubles with each failure on the same node.
+/// Time for which the second failed pod of a node is kept; the first one is deleted at once. The
+/// time doubles with each further failure on the same node.
 const BACKOFF_FIRST: SignedDuration = SignedDuration::from_secs(1);
-/// Maximum of that delay.
+/// Maximum of that time.
 const BACKOFF_MAX: SignedDuration = SignedDuration::from_mins(15);
 
 /// The next writes for a DaemonSet.
@@ -112,14 +113,14 @@ pub fn plan(
     let nodes = nodes.iter().map(|node| (node.name_any(), eligibility(&sample, node))).collect();
     let snapshot = Snapshot { set, hash, nodes, pods: by_node, now };
     let mut plan = Plan { status: status(&snapshot), ..Plan::default() };
-    // A failed pod that is kept for now still counts for its node.
+    // The back-off of a node ends when the node is deleted, or some time after the last failure.
     plan.backoff = backoff.clone();
     plan.backoff.retain(|node, known| {
         snapshot.nodes.contains_key(node) && now.duration_since(known.since) < BACKOFF_MAX.saturating_mul(2)
     });
     if set.metadata.deletion_timestamp.is_none() {
         place(&snapshot, &mut plan);
-        // A rollout counts pods that are settled.
+        // A rollout replaces pods only when no other pods must be created or deleted.
         if plan.create.is_empty() && plan.delete.is_empty() {
             rollout::Rollout { delete: plan.delete, create: plan.create } = rollout::plan(&snapshot);
         }
@@ -199,14 +200,14 @@ fn back_off(node: &str, now: Timestamp, plan: &mut Plan) -> Option<Duration> {
     None
 }
 
-/// Plans the deletion of a node's surplus pods. During a rollout with a surge, a node has an old pod
-/// and a new one until the new one is available.
+/// Plans the deletion of a node's surplus pods. During a rollout with a surge, a node has an old
+/// pod and a new one until the new one is available.
 fn keep_one(snapshot: &Snapshot<'_>, node: &str, eligible: Eligibility, running: &[Arc<Pod>], plan: &mut Plan) {
     if !rollout::surges(snapshot.set) {
         plan.delete.extend(running.iter().skip(1).cloned());
         return;
     }
-    // A failed pod that is kept for its back-off holds its node.
+    // A failed pod that is kept during the back-off prevents a new pod on its node.
     if eligible.should_run && snapshot.pods_on(node).iter().all(|pod| is_deleted(pod)) {
         plan.create.push(node.to_owned());
     }

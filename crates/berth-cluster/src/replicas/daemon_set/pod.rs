@@ -1,4 +1,4 @@
-//! The pods of a DaemonSet: on which nodes they belong, and how they are bound to them.
+//! The pods of a DaemonSet: the nodes on which they belong, and their binding to these nodes.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::scheduling::{PodInfo, matches_node_affinity, untolerated};
 
 /// Label with the hash of the template that a pod was created from.
 pub const HASH: &str = "controller-revision-hash";
-/// Label with the number of the template, beside the hash.
+/// Label with the number of the template, in addition to the hash.
 const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
-/// Annotation of a DaemonSet with that number; the API server keeps it.
+/// Annotation of a DaemonSet with that number, which the API server updates.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Field of a node by which a daemon pod names its node.
 const NODE_NAME_FIELD: &str = "metadata.name";
 
-/// True or false for a node's daemon pod: is it created, and may an existing one stay?
+/// Whether a node's daemon pod is created, and whether an existing one may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eligibility {
-    /// A pod belongs on the node.
+    /// True if a pod belongs on the node.
     pub should_run: bool,
-    /// An existing pod may stay: the node fits, and has no untolerated `NoExecute` taint.
+    /// True if an existing pod may stay: the node fits, and has no untolerated `NoExecute` taint.
     pub may_stay: bool,
 }
 
@@ -85,8 +85,8 @@ pub fn target_node(pod: &Pod) -> Option<&str> {
     names.find_map(|field| field.values.as_ref()?.first().map(String::as_str))
 }
 
-/// Adds the tolerations of daemon pods: they run on nodes that are cordoned, unreachable or short of
-/// something.
+/// Adds the tolerations of daemon pods: they run on nodes that are cordoned, unreachable or short
+/// of something.
 ///
 /// Source: Kubernetes documentation, "DaemonSet: Taints and tolerations".
 fn tolerate_node_conditions(pod: &mut Pod) {

@@ -16,7 +16,7 @@ use crate::job::facts::is_deleted;
 pub(super) struct Rollout {
     /// Old pods to delete.
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Nodes on which a new pod is created beside the old one.
+    /// Nodes on which a new pod is created while the old one still runs.
     pub(super) create: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn surges(set: &DaemonSet) -> bool {
 /// The pods of a node that are not deleted.
 #[derive(Clone, Copy)]
 enum Pods<'a> {
-    /// None, or several of one template. Placement handles such a node.
+    /// No pod, or several pods of one template. The rollout does not touch such a node.
     Unsettled,
     New(&'a Arc<Pod>),
     Old(&'a Arc<Pod>),
@@ -96,8 +96,8 @@ fn without_surge(snapshot: &Snapshot<'_>, nodes: &[&String], unavailable_max: us
     Rollout { delete: broken.into_iter().chain(candidates).collect(), create: Vec::new() }
 }
 
-/// Creates new pods beside old ones, at most `surge_max` at a time, and deletes old pods whose new
-/// pod is available. An old pod that is not available is replaced at once.
+/// Creates new pods while the old ones still run, at most `surge_max` at a time, and deletes old
+/// pods whose new pod is available. An old pod that is not available is replaced at once.
 fn with_surge(snapshot: &Snapshot<'_>, nodes: &[&String], surge_max: usize) -> Rollout {
     let (mut rollout, mut surging, mut candidates) = (Rollout::default(), 0, Vec::new());
     for node in nodes {

@@ -111,7 +111,7 @@ fn a_rolling_update_keeps_all_but_max_unavailable_nodes_served() {
     assert_eq!(on([broken, old, old, old]), ["agent-b-old"]);
     assert_eq!(on([broken, broken, old, old]), Vec::<String>::new());
     assert_eq!(on([new, new, new, old]), ["agent-d-old"]);
-    // An old pod that is not available is replaced without counting.
+    // Old pods that are not available are replaced in addition to `maxUnavailable`.
     assert_eq!(on([broken, broken, ("old", "Pending"), old]), ["agent-c-old"]);
 }
 

@@ -1,5 +1,5 @@
 //! The integration of AppWrapper, which deploys any objects together. Its pod templates are
-//! declared, or inferred for well-known kinds. Additions of admission are written beside each
+//! declared, or inferred for well-known kinds. Additions of admission are written next to each
 //! component, and the AppWrapper operator applies them when it creates the component.
 
 use berth_api::kueue::conditions;
@@ -119,14 +119,14 @@ fn numbered(mut groups: Vec<Group>, label: &'static str) -> Vec<Group> {
     groups
 }
 
-/// Only what the component's spec contains: AppWrapper ignores the containers and pods that KubeRay
-/// adds.
+/// Only the groups whose pods the component's spec contains: AppWrapper ignores the containers and
+/// pods that KubeRay adds.
 fn of_ray(groups: Vec<Group>) -> Vec<Group> {
     let written = groups.into_iter().filter(|group| group.default.is_none());
     written.map(|group| Group { added: Vec::new(), ..group }).collect()
 }
 
-/// Writes the additions of admission beside each component.
+/// Writes the additions of admission next to each component.
 pub(super) fn set_infos(spec: &mut Value, infos: &[PodSetInfo]) {
     let Ok(components) = components(spec) else { return };
     let mut infos = infos.iter();

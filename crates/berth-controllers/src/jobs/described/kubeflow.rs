@@ -32,27 +32,27 @@ macro_rules! training_job {
 }
 
 training_job!(
-    /// PyTorchJob.
+    /// Description of PyTorchJob.
     PYTORCH, "kubeflow.org/pytorchjob", "pytorchReplicaSpecs", ["Master", "Worker"]
 );
 training_job!(
-    /// TFJob.
+    /// Description of TFJob.
     TENSORFLOW, "kubeflow.org/tfjob", "tfReplicaSpecs", ["Chief", "Master", "PS", "Worker", "Evaluator"]
 );
 training_job!(
-    /// XGBoostJob.
+    /// Description of XGBoostJob.
     XGBOOST, "kubeflow.org/xgboostjob", "xgbReplicaSpecs", ["Master", "Worker"]
 );
 training_job!(
-    /// PaddleJob.
+    /// Description of PaddleJob.
     PADDLE, "kubeflow.org/paddlejob", "paddleReplicaSpecs", ["Master", "Worker"]
 );
 training_job!(
-    /// JAXJob.
+    /// Description of JAXJob.
     JAX, "kubeflow.org/jaxjob", "jaxReplicaSpecs", ["Worker"]
 );
 training_job!(
-    /// MPIJob.
+    /// Description of MPIJob.
     MPI, "kubeflow.org/mpijob", "mpiReplicaSpecs", ["Launcher", "Worker"]
 );
 

@@ -60,7 +60,7 @@ impl Group {
 pub enum Injection {
     /// Into the pod templates.
     Templates,
-    /// Into `podSetInfos` beside them; the kind's operator applies those.
+    /// Into the field `podSetInfos` next to the templates. The kind's operator applies it.
     Infos,
 }
 
@@ -89,7 +89,7 @@ pub struct Description {
     pub ready: fn(&Value) -> bool,
     /// Reads from the status whether pods still run.
     pub active: fn(&Value) -> bool,
-    /// Reads from the spec if the job is queued at all.
+    /// Reads from the spec whether the job is queued at all.
     pub queued: fn(&Value) -> bool,
     /// Validates the spec of a job to be queued; `elastic`: the job may change its size.
     pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,

@@ -105,7 +105,12 @@ fn job(spec: &Value) -> Result<Vec<Group>, String> {
     match spec["submissionMode"].as_str().unwrap_or_default() {
         "" | "K8sJobMode" => {
             let mut group = Group::new(SUBMITTER, 1, "/submitterPodTemplate");
-            let template = json!({"spec": {"restartPolicy": "Never", "containers": [submitter()?]}});
+            let mut container = submitter()?;
+            // Admission writes this template into the spec, so it must be complete: the operator only
+            // replaces a template that is absent.
+            let head = spec.pointer("/rayClusterSpec/headGroupSpec/template/spec/containers/0/image");
+            container.image = head.and_then(Value::as_str).map(str::to_owned);
+            let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
             let template: PodTemplateSpec = serde_json::from_value(template).map_err(|e| e.to_string())?;
             group.default = Some(template);
             groups.push(group);

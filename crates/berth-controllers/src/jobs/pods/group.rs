@@ -145,7 +145,7 @@ impl<'a> Group<'a> {
     }
 
     /// How the group ended; `None` if it has not. A group ends when as many pods have succeeded as
-    /// it has places, or when no pod runs and failed pods must not be replaced.
+    /// it has places, or when all its pods have ended and failed pods must not be replaced.
     pub fn finished(&self) -> Option<Finished> {
         if !self.is_group() {
             let pod = self.first();
@@ -224,8 +224,9 @@ impl<'a> Group<'a> {
         by_role.into_iter().map(set).collect()
     }
 
-    /// Assigns pods to the places of the group's Workload. The newest of too many pods are excess;
-    /// the oldest of too many ended pods are replaced.
+    /// Assigns pods to the places of the group's Workload. If more pods count than there are
+    /// places, gated pods are excess first, and the newest first among equals. Failed and deleted
+    /// pods keep the remaining places, the newest first; the others are replaced.
     pub fn surplus(&self, workload: &Workload) -> Surplus {
         let mut surplus = Surplus::default();
         if !self.is_group() {
@@ -287,8 +288,8 @@ pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// True if the pod will not run (any more): it failed, or it is being deleted and has no node or
-/// has ended.
+/// True if the pod will not run, or will not run again: it failed, or it is being deleted and has
+/// no node or has ended.
 pub fn is_lost(pod: &Pod) -> bool {
     let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
     phase(pod) == "Failed" || (is_deleting(pod) && (is_terminated(pod) || !is_placed))

@@ -33,7 +33,8 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
     let mut plan = Plan::default();
     let mut unsettled = pods.iter().filter(|pod| held::is_unsettled(pod.as_ref())).peekable();
     if unsettled.peek().is_some() {
-        // Settling can move a pod to another unit, or out of queueing.
+        // `settle_pod` can move a pod to another unit, or exclude it from queueing, so nothing else
+        // is planned in this step.
         for pod in unsettled {
             match held::settle_pod(context, pod) {
                 Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
@@ -184,7 +185,7 @@ impl Reconcile<'_> {
             self.release_run(ended, &finished.message);
             return Ok(());
         }
-        // Without a Workload these pods hold no place and need not be counted.
+        // Without a Workload, these pods are not part of a group and need not be counted.
         self.finalize_lost(|_| true);
         if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());
@@ -196,7 +197,7 @@ impl Reconcile<'_> {
         let pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
-                // A new pod, or a change of one, triggers the next reconcile.
+                // A new pod, or a change to one, triggers the next reconcile.
                 self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
@@ -392,7 +393,7 @@ impl Reconcile<'_> {
         Ok(())
     }
 
-    /// Handles a finished Workload, whose run is over. Other pods may have been created under the
+    /// Handles a finished Workload, whose run has ended. Other pods may have been created under the
     /// group's name; they form the next run once all pods of this run are deleted.
     fn with_finished(&mut self, mut workload: Workload) {
         let owners: BTreeSet<String> = workload.owner_references().iter().map(|owner| owner.uid.clone()).collect();
@@ -415,8 +416,8 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Releases the pods of a run that is over, and reports on still gated pods why they will not
-    /// start.
+    /// Releases the pods of a run that has ended. Reports on pods that are still gated why they
+    /// will not start.
     fn release_run(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
         let pods = self.group.pods();
         let of_run: Vec<String> = pods.iter().filter(|pod| is_of_run(pod)).map(|pod| pod.name_any()).collect();
@@ -474,8 +475,8 @@ impl Reconcile<'_> {
         self.write_status(&workload);
     }
 
-    /// Copies changes of the priority class label and the `admission-gated-by` annotation, which
-    /// are allowed at any time, to the Workload. Returns true if anything changed.
+    /// Copies the priority class label and the `admission-gated-by` annotation to the Workload.
+    /// They may change at any time. Returns true if the Workload changed.
     fn follow_labels(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let first = self.group.first();
         let before = workload.clone();
@@ -607,8 +608,9 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Deletes the started pods; with `waiting`, also the gated ones. Each pod first gets a
-    /// condition with the reason, so that its end does not count as a failure of the pod.
+    /// Deletes the pods that have started and not ended; with `waiting`, deletes all pods. Each pod
+    /// first gets a condition with the reason, so that its end does not count as a failure of the
+    /// pod.
     fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {

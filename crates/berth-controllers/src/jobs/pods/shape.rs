@@ -34,7 +34,8 @@ pub fn role(spec: &Value) -> String {
         shape.insert(list.to_owned(), Value::from(shapes));
     }
     for field in FIELDS {
-        // Called before admission plugins add their tolerations, so only the user's are compared.
+        // This code runs before admission plugins add their tolerations, so only the user's
+        // tolerations are compared.
         shape.insert(field.to_owned(), present(&spec[field]));
     }
     shape.insert("resources".to_owned(), present(&spec["resources"]["requests"]));
@@ -57,7 +58,7 @@ mod tests {
     fn pods_with_equal_requirements_have_one_role() {
         let spec =
             |image: &str, cpu: &str| json!({"containers": [{"image": image, "resources": {"requests": {"cpu": cpu}}}]});
-        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "the image is no requirement");
+        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "the image is not a requirement");
         assert_ne!(role(&spec("a", "1")), role(&spec("a", "2")));
         let mut selected = spec("a", "1");
         selected["nodeSelector"] = json!({});

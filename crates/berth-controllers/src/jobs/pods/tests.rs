@@ -277,7 +277,7 @@ fn a_deleted_pod_of_an_incomplete_group_loses_its_finalizer() {
     let plan = world.reconcile(&[gone.clone()]);
     assert_eq!(released(&plan), ["a"]);
     assert_eq!(events(&plan), [""; 0], "no pod waits any more");
-    // A gated pod beside it reports why it waits, and keeps its finalizer.
+    // Another gated pod of the group reports why it waits, and keeps its finalizer.
     let plan = world.reconcile(&[gone.clone(), pod("b", "x", true, "Pending")]);
     assert_eq!(released(&plan), ["a"]);
     assert_eq!(events(&plan), ["b: ErrWorkloadCompose"]);

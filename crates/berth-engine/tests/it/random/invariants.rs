@@ -153,7 +153,7 @@ fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestC
     Ok(())
 }
 
-/// All state that a user could see.
+/// All observable state of the queues.
 pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     let mut text = String::new();
     for at in 0..plan.queues.len() {
@@ -212,7 +212,7 @@ fn settle(host: &mut Host) -> Option<u32> {
         });
         let stopped = !host.stop().is_empty();
         quiet = if moved || stopped { 0 } else { quiet + 1 };
-        // Every queue tries its waiting workloads one by one.
+        // A cycle tries one workload of each queue, so many cycles may pass without a decision.
         if quiet > 20 {
             return Some(cycle);
         }
@@ -267,8 +267,8 @@ proptest! {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (queue, request, targets) in searches(host, &plan) {
-                // §9.9, with borrowing or in an attempt without it: the workload would not fit
-                // without every one of the victims.
+                // §9.9: if a single victim stayed, the workload would not fit. This holds for an
+                // attempt with borrowing or for one without it.
                 let fits = |gone: &BTreeSet<String>, borrow: bool| {
                     let used = in_use(host, &plan, gone);
                     request.iter().all(|(fr, amount)| {
@@ -378,10 +378,10 @@ proptest! {
 
     #[test]
     fn without_arrivals_decisions_end(plan in plan(10..40)) {
-        // The exceptions, which Kueue has too (recorded histories call them unstable);
-        // docs/queueing-map.md says how they alternate: fair sharing; reclaiming regardless of
-        // priority; borrowing by preemption; and several pod sets that only a continued search
-        // finds flavors for.
+        // In four cases decisions can alternate forever, in Kueue too; the plan is changed to avoid
+        // them. The cases are fair sharing, reclaiming regardless of priority, borrowing by
+        // preemption, and several pod sets that only a continued search finds flavors for.
+        // docs/queueing-map.md describes them, and recorded histories call them unstable.
         let mut plan = plan;
         let has_choice: Vec<bool> = plan.queues.iter().map(|queue| queue.flavors.len() > 1).collect();
         for step in &mut plan.steps {

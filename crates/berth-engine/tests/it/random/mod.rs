@@ -19,7 +19,7 @@ mod storms;
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
 /// A configuration with this number of cases, or the number in the environment. Seeds of failures
-/// are stored beside this file.
+/// are stored in the folder of this file.
 pub fn config(cases: u32, seeds: &'static str) -> Config {
     let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     Config {
@@ -27,7 +27,7 @@ pub fn config(cases: u32, seeds: &'static str) -> Config {
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
         max_shrink_iters: 20_000,
         // The same cases in every run unless a longer run is requested, so that a failure is due to
-        // a change of the code.
+        // a change to the code.
         rng_seed: if given.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..Config::default()
     }

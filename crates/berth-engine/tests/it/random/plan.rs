@@ -68,11 +68,11 @@ pub struct Job {
     pub queue: usize,
     pub priority: i64,
     pub sets: Vec<PodSet>,
-    /// Selects another tier than the second flavor's.
+    /// True if the pod set selects another tier than the second flavor's.
     pub selects: bool,
-    /// Tolerates the third flavor's taint.
+    /// True if the pod set tolerates the third flavor's taint.
     pub tolerates: bool,
-    /// Requests placement on nodes.
+    /// True if the pod set requests placement on nodes.
     pub placed: bool,
 }
 
@@ -124,7 +124,7 @@ fn queue_flavors() -> impl Strategy<Value = Vec<(usize, [Quota; RESOURCES])>> {
     })
 }
 
-/// Limits only have a meaning if there is a parent.
+/// Removes the borrowing and lending limits, which only have a meaning if there is a parent.
 fn lift_limits(quotas: &mut [(usize, [Quota; RESOURCES])]) {
     for quota in quotas.iter_mut().flat_map(|(_, quotas)| quotas) {
         (quota.borrowing, quota.lending) = (None, None);
@@ -227,7 +227,7 @@ fn strategies() -> impl Strategy<Value = Option<Vec<PreemptionStrategy>>> {
     ]
 }
 
-/// Plans with up to three cohorts, five queues and this number of steps.
+/// Plans with up to three cohorts, two to four queues and this number of steps.
 pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     (prop_oneof![1 => Just(0_usize), 5 => Just(1), 2 => Just(2), 2 => Just(3)], 2_usize..5).prop_flat_map(
         move |(cohorts, queues)| {

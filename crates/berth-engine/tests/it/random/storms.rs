@@ -15,7 +15,7 @@ use super::invariants::{every_workload_is_in_one_place, in_use, nodes, usage_mat
 use super::plan::{Cohort, Plan, Queue, Quota, RESOURCES, Step, quota, wide_plan};
 use crate::reference::quota as tree;
 
-/// A change of the configuration or of a workload.
+/// A change to the configuration or to a workload.
 #[derive(Debug, Clone)]
 enum Change {
     /// Sets the quotas of the n-th flavor of the n-th queue (modulo their numbers).
@@ -62,7 +62,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Usage above capacity, per node of the quota tree and per machine. Workloads that are being
+/// Usage minus capacity, per node of the quota tree and per machine. Workloads that are being
 /// evicted do not count: as in Kueue, their capacity is free as soon as their eviction is decided.
 fn excess(host: &mut Host, plan: &Plan) -> BTreeMap<String, i64> {
     let leaving = host.leaving();

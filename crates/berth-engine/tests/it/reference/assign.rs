@@ -82,7 +82,7 @@ impl Model {
         let give: Vec<i32> = sets.iter().map(|set| set.least.map_or(0, |least| (set.count - least).max(0))).collect();
         let total: i32 = give.iter().sum();
         if total > 0 {
-            // The smallest sufficient reduction, by halving (§12.2).
+            // The smallest sufficient reduction is found by bisection (§12.2).
             let reduced =
                 |by: i32| -> Vec<i32> { full.iter().zip(&give).map(|(it, give)| it - give * by / total).collect() };
             let (mut low, mut high) = (0, total + 1);

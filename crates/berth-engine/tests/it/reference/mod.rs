@@ -80,7 +80,8 @@ struct Scan {
 
 impl Scan {
     /// True if untried flavors are left and the searches do not repeat (§4.4, §8.12). They repeat
-    /// if this search ended where an earlier one did: the latest whose number is a power of two.
+    /// if this search ended at the same flavors as the latest earlier search whose number is a
+    /// power of two.
     fn has_more(&self) -> bool {
         let left = |end: &[Option<usize>]| {
             let left = end.iter().enumerate().filter_map(|(set, last)| Some((set, (*last)?)));
@@ -111,7 +112,7 @@ impl Entry {
         (self.job.priority, self.job.sets.clone(), self.job.selects, self.job.tolerates)
     }
 
-    /// Quota that the workload holds, if any.
+    /// Quota that the workload holds; `None` if it holds none.
     pub fn held(&self) -> Option<&Held> {
         match &self.place {
             Place::Holding(held) => Some(held),

@@ -1,4 +1,4 @@
-//! Topology placement as the semantics state it (§14.5 to §14.9). Every figure is computed from the
+//! Topology placement as the semantics state it (§14.5 to §14.9). Every count is computed from the
 //! leaves each time.
 //!
 //! Left out: affinity scores, balanced placement, replacement of failed nodes.
@@ -150,7 +150,7 @@ impl Book<'_> {
         }
     }
 
-    /// True if the request names no level: small gaps are filled first.
+    /// True if the request has no level. Small gaps are then filled first.
     fn fills_gaps(&self) -> bool {
         self.gang.mode.is_none()
     }
@@ -222,8 +222,8 @@ impl Book<'_> {
             let sizes = |capacity: Capacity| (capacity.slices, capacity.slices_beside_leader);
             return self.spread(self.in_order(below), slices, leader, sizes, self.slice_size, false);
         }
-        // The inner layer at or below the next level determines the multiples in which pods are
-        // distributed.
+        // The outermost inner layer at or below the next level determines the multiples in which
+        // pods are distributed.
         let inner = self.gang.slices.iter().skip(1).filter(|(at, _)| *at > level).map(|(_, size)| *size);
         let unit = inner.max().unwrap_or(1);
         let sizes = |capacity: Capacity| (capacity.pods / unit, capacity.pods_beside_leader / unit);
@@ -234,8 +234,8 @@ impl Book<'_> {
         each.collect()
     }
 
-    /// Distributes an amount over few domains. `sizes` has the capacity of each domain, alone and
-    /// beside the leader.
+    /// Distributes an amount over few domains. `sizes` has the capacity of each domain, without and
+    /// with the leader.
     fn spread(
         &self,
         sorted: Vec<Domain>,

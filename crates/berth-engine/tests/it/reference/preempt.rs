@@ -112,7 +112,7 @@ impl Model {
         self.holder(name).held().is_some_and(|held| held.evicted)
     }
 
-    /// Which of two candidates is preempted first (§9.5).
+    /// Compares two candidates in the order of preemption (§9.5).
     fn candidate_order(&self, own: usize, a: &str, b: &str) -> Ordering {
         let key = |name: &str| {
             let entry = self.holder(name);
@@ -125,7 +125,8 @@ impl Model {
     fn classical(&self, assumed: &Assumptions, need: &Need<'_>) -> Targets {
         struct Candidate {
             name: String,
-            /// 0 hierarchical, 1 by priority, 2 same queue.
+            /// 0: reclaimed because of the hierarchy; 1: reclaimed by priority; 2: in the
+            /// preemptor's own queue.
             class: u8,
             common: Option<Node>,
             not_while_borrowing: bool,
@@ -154,8 +155,8 @@ impl Model {
             for queue in quota::queues_below(plan, cohort) {
                 let way: Vec<Node> =
                     quota::path(plan, Node::Queue(queue)).into_iter().take_while(|node| *node != cohort).collect();
-                // Only through cohorts and queues that use more than they own, and not through
-                // those visited before.
+                // Workloads are candidates only if every queue and cohort above them, up to
+                // `cohort`, uses more than its own quota and was not visited before.
                 let closed = |node: &Node| *node == visited || quota::within_nominal(plan, &used, *node, &need.short);
                 if way.iter().any(closed) {
                     continue;
@@ -234,7 +235,7 @@ impl Model {
             }
         }
         candidates.sort_by(|a, b| self.candidate_order(need.queue, a, b));
-        // Shares include the workload.
+        // The shares are computed as if the preemptor were admitted.
         let mut then = assumed.clone();
         quota::add(&mut then.extra, need.queue, &need.request);
         let mut targets = Targets::new();

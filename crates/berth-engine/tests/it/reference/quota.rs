@@ -134,7 +134,7 @@ pub fn borrows_with(plan: &Plan, used: &Use, node: Node, fr: Fr, more: i64) -> b
     own < usage(plan, used, node, fr) + more
 }
 
-/// True if the node uses no more than its own quota of all these flavor-resources.
+/// True if the node uses no more than the quota of its subtree, for each of these flavor-resources.
 pub fn within_nominal(plan: &Plan, used: &Use, node: Node, frs: &[Fr]) -> bool {
     frs.iter().all(|fr| usage(plan, used, node, *fr) <= subtree(plan, node, *fr))
 }
@@ -208,7 +208,7 @@ impl Share {
         self.weight == 0 && self.ratio.0 > 0
     }
 
-    /// Which share is larger (§10.2).
+    /// Compares two shares (§10.2).
     pub fn compare(&self, other: &Share) -> Ordering {
         let weight = |share: &Share, of: i64| if share.is_infinite() || share.weight == 0 { 1 } else { of };
         match (self.is_infinite(), other.is_infinite()) {

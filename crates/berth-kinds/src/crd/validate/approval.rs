@@ -23,14 +23,14 @@ pub enum Approval {
     Missing,
 }
 
-/// Whether definitions of a group need an approval.
+/// True if definitions of a group need an approval.
 pub fn is_protected_group(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|protected| group.strip_suffix(protected).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
 }
 
-/// The approval of a definition, and the same as a message.
+/// The approval of a definition, and a message that describes it.
 pub fn state(definition: &Value) -> (Approval, String) {
     let text = meta::annotation(definition, ANNOTATION).unwrap_or_default();
     if text.is_empty() {

@@ -13,9 +13,9 @@ use crate::client_config;
 pub const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 pub(super) struct Checks {
-    /// One of the review versions must be known.
+    /// True if one of the review versions must be known.
     pub(super) recognized_review: bool,
-    /// The CA bundle must hold certificates.
+    /// True if the CA bundle must hold certificates.
     pub(super) ca_bundle: bool,
 }
 

@@ -28,9 +28,9 @@ use parts::part;
 /// Checks of this definition in addition to those of every definition.
 struct Checks<'a> {
     structural: StructuralOptions,
-    /// Every version has a schema.
+    /// True if every version has a schema.
     schema: bool,
-    /// Defaults have no unknown fields.
+    /// True if defaults have no unknown fields.
     pruned_defaults: bool,
     conversion: conversion::Checks,
     /// The stored definition, on update.
@@ -230,7 +230,7 @@ fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions 
     StructuralOptions { structural, ..checks.structural }
 }
 
-/// Whether a schema has defaults or `x-kubernetes-…` extensions at any depth.
+/// True if a schema has defaults or `x-kubernetes-…` extensions at any depth.
 fn needs_structure(schema: &Value) -> bool {
     has_default(schema) || has_extension(schema)
 }
@@ -378,7 +378,8 @@ fn check_rules(schema: &Value, parsed: Option<&Arc<Schema>>, checks: &Checks<'_>
     let mut stored = StoredExpressions::default();
     checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
     let options = rules::Options {
-        // One version back, so that after a downgrade every stored expression is still valid.
+        // The functions of the Kubernetes version before this server's, so that every stored
+        // expression is still valid after a downgrade.
         env: Env::new(berth_cel::NEWEST),
         env_stored: checks.stored.clone(),
         stored: &stored,
@@ -392,8 +393,8 @@ fn stored_versions(definition: &Value) -> Vec<Error> {
     check_stored_versions(stored, &definition["spec"]["versions"], &Path::new("status.storedVersions"))
 }
 
-/// Checks that all versions in which objects may be stored are still defined, including the storage
-/// version.
+/// Checks that the stored versions include the storage version, and that all of them are still
+/// defined.
 pub fn check_stored_versions(stored: &[Value], versions: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if stored.is_empty() {

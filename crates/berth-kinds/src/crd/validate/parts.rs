@@ -15,7 +15,7 @@ const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float
 /// Maximum length of a deprecation warning, in characters.
 const WARNING_LENGTH_MAX: usize = 256;
 
-/// Whether a version has a part that is neither absent nor null.
+/// The part called `name` of a version; `None` if it is absent or null.
 pub(super) fn part<'a>(version: &'a Value, name: &str) -> Option<&'a Value> {
     version.get(name).filter(|part| !part.is_null())
 }

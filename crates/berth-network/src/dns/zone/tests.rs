@@ -45,7 +45,7 @@ fn zone() -> Zone {
     zone
 }
 
-/// The answer as text: the code, then the data of the records, with `+` before additional ones.
+/// The answer as a string: the code, then the data of the records, with `+` before additional ones.
 fn ask(zone: &Zone, kind: RecordType, name: &str) -> String {
     let Some(answer) = zone.lookup(&Name::from_str(name).unwrap(), kind) else { return "not ours".to_owned() };
     let code = if answer.code == ResponseCode::NoError { "ok".to_owned() } else { format!("{:?}", answer.code) };

@@ -28,14 +28,14 @@ const NAMES: &str = "berth.dev/names";
 /// Allowed difference between the clocks of machines.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// A certificate, its key and its authorities.
+/// A certificate, its key and its certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Material {
     /// PEM certificate.
     pub certificate_pem: String,
     /// PEM key of the certificate.
     pub key_pem: String,
-    /// PEM authorities, newest first.
+    /// PEM certificates of the certificate authorities, newest first.
     pub authorities_pem: String,
 }
 
@@ -129,7 +129,8 @@ fn secret(name: &str, before: Option<&Secret>, material: &Material, end: Timesta
     secret
 }
 
-/// A new authority and its certificate. The newest authority of `before` stays trusted.
+/// A new certificate authority, and a certificate that it issues. The newest certificate authority
+/// of `before` remains trusted.
 fn make(
     names: &[String],
     before: Option<&str>,
@@ -148,8 +149,8 @@ fn make(
     };
     let mut authority = CertificateParams::default();
     authority.distinguished_name = DistinguishedName::new();
-    // Authorities of different renewals need different names: verifiers select an authority by
-    // name.
+    // Certificate authorities of different renewals need different names, because verifiers select
+    // an authority by name.
     authority.distinguished_name.push(DnType::CommonName, format!("berth-webhook-ca-{}", now.as_millisecond()));
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];

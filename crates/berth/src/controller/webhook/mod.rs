@@ -45,11 +45,11 @@ use certificate::{Certificates, Material};
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// For `tls.minVersion: VersionTLS13`.
 const ONLY_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
-/// Interval of checks of the certificate and its authorities.
+/// Interval of checks of the certificate and its certificate authorities.
 const LOOK: Duration = Duration::from_secs(60);
 /// Interval after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// Interval after another replica wrote the authorities at the same moment.
+/// Interval after another replica wrote the certificate authorities at the same moment.
 const RETRY_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Address and certificate of the webhook server.
@@ -153,13 +153,13 @@ impl Bound {
         Ok(self.listener.local_addr()?)
     }
 
-    /// URLs to print.
+    /// URL to print.
     pub fn describe(&self) -> Option<String> {
         Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
     }
 
-    /// Responds to requests, and keeps certificate and authorities up to date, until the tasks are
-    /// dropped.
+    /// Responds to requests, and keeps the certificate and its certificate authorities up to date,
+    /// until the tasks are dropped.
     pub fn serve(
         self,
         client: Client,
@@ -201,7 +201,7 @@ fn provider(tls: &Tls) -> CryptoProvider {
     provider
 }
 
-/// Keeps the certificate valid and its authority published.
+/// Keeps the certificate valid and its certificate authority published.
 async fn keep(source: Source, client: Client, namespace: String, certificate: Certificate) {
     let clock = Clock::system();
     let certificates = match &source {
@@ -224,8 +224,8 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
                 (_, None) => unreachable!("a generated certificate has a generator"),
             };
             if let Some((.., service)) = &certificates {
-                // The authority is published before the certificate is served, so that the API
-                // server never sees a certificate of an unknown authority.
+                // The certificate authority is published before the certificate is served, so that
+                // the API server never receives a certificate of an unknown authority.
                 let trusted = trust::publish(&client, &material.authorities_pem, &namespace, service).await;
                 all = trusted.context("writing the caBundle")?;
             }

@@ -1,6 +1,6 @@
-//! Publishes the authorities of the webhook certificate: writes them to the webhook configurations,
-//! kinds and APIServices that name this server. Their other fields belong to the installation
-//! (`berth install`, the chart). Objects that are not installed are skipped.
+//! Publishes the certificate authorities of the webhook certificate: writes them to the webhook
+//! configurations, kinds and APIServices that name this server. Their other fields belong to the
+//! installation (`berth install`, the chart). Objects that are not installed are skipped.
 
 use base64::Engine;
 use berth_controllers::{aggregated, rights};
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 const MANAGER: &str = "berth-webhook";
 
-/// Writes these authorities to every installed object that calls this Service. Returns true if all
-/// kinds with conversion by this server have them; kinds that another program converts are not
-/// changed.
+/// Writes these certificate authorities to every installed object that calls this Service. Returns
+/// true if all kinds that this server converts contain them. Kinds that another program converts
+/// are not changed.
 pub async fn publish(
     client: &Client,
     authorities_pem: &str,
@@ -65,7 +65,8 @@ pub async fn publish(
     Ok(all)
 }
 
-/// The patch that writes the bundle to all webhooks of a configuration; `None` if they have it.
+/// The patch that writes the bundle to all webhooks of a configuration; `None` if they contain it
+/// already.
 fn hooks(installed: &Value, bundle: &str) -> Option<Value> {
     let hooks = installed["webhooks"].as_array()?;
     let differing = hooks.iter().filter(|hook| hook["clientConfig"]["caBundle"] != bundle);

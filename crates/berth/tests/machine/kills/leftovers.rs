@@ -1,4 +1,4 @@
-//! What pods may leave behind on the machine: processes, mounts, control groups, namespaces,
+//! Remains that pods may leave on the machine: processes, mounts, control groups, namespaces,
 //! network interfaces, devices and folders.
 
 use std::collections::BTreeSet;
@@ -34,9 +34,9 @@ impl Scan {
         self.bridge.as_ref().is_some_and(|name| Path::new("/sys/class/net").join(name).exists())
     }
 
-    /// Checks that a pod that runs is found, so that a search that finds nothing means something.
+    /// Checks that a pod that runs is found, so that an empty result of the search is meaningful.
     pub fn expect_a_running_pod(&self) {
-        assert!(self.has_bridge(), "the pod network has a bridge");
+        assert!(self.has_bridge(), "the pod network has no bridge");
         let found = self.find();
         for kind in ["process", "mount", "control group", "network interface", "folder"] {
             assert!(found.iter().any(|trace| trace.starts_with(kind)), "no {kind} of a running pod: {found:#?}");
@@ -80,7 +80,7 @@ impl Scan {
         found
     }
 
-    /// Supervisors, programs of pods, and ended children that were not waited for.
+    /// Finds supervisors, programs of pods, and ended children that were not waited for.
     fn process(&self, pid: u32, found: &mut Vec<String>) {
         if pid == self.berth {
             return;
@@ -99,7 +99,8 @@ impl Scan {
         }
     }
 
-    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of namespaces.
+    /// Finds mounts of pods in the mount namespace of a process: mounts at the folders of pods, and
+    /// bind mounts of namespaces.
     fn mounts(&self, pid: u32, known: &mut BTreeSet<PathBuf>, found: &mut Vec<String>) {
         let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else { return };
         if !known.insert(namespace) {
@@ -110,7 +111,8 @@ impl Scan {
         found.extend(text.lines().filter(|line| line.contains(&node)).map(|line| format!("mount of {pid}: {line}")));
     }
 
-    /// A namespace without processes and mounts lives as long as a process has it open.
+    /// Finds namespaces that `berth up` has open. Such a namespace exists even without processes
+    /// and mounts.
     fn open_namespaces(&self, found: &mut Vec<String>) {
         for file in entries(Path::new(&format!("/proc/{}/fd", self.berth))) {
             let Ok(target) = std::fs::read_link(&file) else { continue };

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 
 /// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(120);
-/// Objects created after one start of the cluster.
+/// Number of objects created after each start of the cluster.
 const OBJECTS_PER_START: usize = 8;
-/// Programs of the pods of a Job.
+/// Number of pods of a Job.
 const COMPLETIONS: usize = 2;
 
 /// A number that looks random (an LCG of Knuth's).
@@ -25,12 +25,12 @@ pub fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// What an object is, and how its pods must end.
+/// The kind of an object, and the required end of its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     /// Runs for some hundredths of a second or some seconds, and ends with this code.
     Once { hundredths: u64, exit_code: i32 },
-    /// The same with a device.
+    /// Has a device, runs for a moment and succeeds.
     Device,
     /// Fails once, and succeeds when it is restarted.
     Retried,
@@ -40,14 +40,14 @@ enum Kind {
     Job,
 }
 
-/// The load, and what is known of it.
+/// The load, and the observations about it.
 pub struct Load {
     /// Folder in which the programs write.
     records: PathBuf,
     /// Variable in the environment of each program.
     pub mark: String,
     number: u64,
-    /// Objects whose creation was requested, and not answered.
+    /// Objects whose creation was requested without a response.
     unsure: VecDeque<String>,
     /// Objects that exist, or were deleted.
     created: BTreeMap<String, Kind>,
@@ -56,7 +56,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A load that has not begun. Creates its files in `home`.
+    /// A load that has not been started. Creates its files in `home`.
     pub fn new(home: &Path) -> Self {
         let records = home.join("records");
         std::fs::create_dir(&records).expect("a new folder");
@@ -71,9 +71,9 @@ impl Load {
         Self { records, mark, number: 0, unsure: VecDeque::new(), created: BTreeMap::new(), deleted: BTreeSet::new() }
     }
 
-    /// Creates objects, and deletes pods that run for ever. Never returns.
+    /// Creates objects, and deletes pods that run forever. Never returns.
     pub async fn run(&mut self, client: &Client) {
-        // Creations whose answer was lost are repeated.
+        // Creations whose response was lost are repeated.
         for _ in 0..self.unsure.len() {
             self.create(client, None).await;
         }
@@ -113,10 +113,10 @@ impl Load {
         }
     }
 
-    /// Creates the object of this name, or the first of those of which it is not known whether they
+    /// Creates the object with this name, or the first of those of which it is unknown whether they
     /// exist.
     async fn create(&mut self, client: &Client, name: Option<String>) {
-        // Still in the list if this future is dropped.
+        // The object stays in the list if this future is dropped.
         match name {
             Some(name) => self.unsure.push_front(name),
             None if self.unsure.is_empty() => return,
@@ -134,7 +134,7 @@ impl Load {
         match is_created {
             Ok(()) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            // The namespace is new: its service account is created in a moment.
+            // The namespace is new, so its service account is created later.
             Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains("serviceaccount") => {
                 return self.unsure.rotate_left(1);
             }
@@ -199,14 +199,15 @@ impl Load {
         })
     }
 
-    /// Deletes the rest of the pods that run for ever, and waits until all others have ended.
+    /// Repeats the creations whose effect is unknown, deletes all pods that run forever, and waits
+    /// until all others have ended.
     pub async fn settle(&mut self, client: &Client, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !self.unsure.is_empty() {
             assert!(Instant::now() < deadline, "not created after {limit:?}: {:?}", self.unsure);
             self.create(client, None).await;
         }
-        // The answer to a deletion may have been lost, so all are repeated.
+        // The response to a deletion may have been lost, so all are repeated.
         let endless: Vec<String> = self.of_kind(&Kind::Deleted).cloned().collect();
         for name in endless {
             self.delete_pod(client, &name).await;
@@ -224,7 +225,7 @@ impl Load {
         }
     }
 
-    /// Compares all pods and Jobs with what must have happened. Returns the counts.
+    /// Compares all pods and Jobs with the expected results. Returns the counts.
     pub async fn verify(&self, client: &Client) -> String {
         let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await.expect("pods");
         let jobs = Api::<Job>::default_namespaced(client.clone()).list(&ListParams::default()).await.expect("Jobs");

@@ -2,7 +2,7 @@
 //! machine.
 //!
 //! Each program writes a line at its start and one at its end to a file that has the pod's UID, so
-//! that a container that ran twice is seen. The moments of the kills come from a seed.
+//! that a container that ran twice is detected. A seed determines the times of the kills.
 
 mod leftovers;
 mod load;
@@ -24,11 +24,12 @@ use load::{Load, next};
 const VARIABLE: &str = "BERTH_TEST_KILLS";
 /// Environment variable: seed of the moments of the kills, as a run prints it.
 const SEED: &str = "BERTH_TEST_SEED";
-/// Kills of a run without the variable.
+/// Number of kills without the variable.
 const KILLS: u64 = 5;
-/// Every fourth kill comes this long after the start at most, while pods are being adopted.
+/// Maximum milliseconds between the start and every fourth kill, which may come while pods are
+/// being adopted.
 const EARLY: u64 = 1_500;
-/// The other kills come this long after the API answered, at most.
+/// Maximum milliseconds between the API's first response and each of the other kills.
 const LATE: u64 = 2_500;
 /// Time for all pods to end after the last kill, and for all traces of them to disappear.
 const SETTLED: Duration = Duration::from_secs(240);
@@ -62,7 +63,7 @@ impl Up {
         // Ends with the process.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            // The last printed line means that the API answers.
+            // The last printed line means that the API responds.
             if lines.any(|line| line.starts_with("Next")) {
                 let _ = sender.send(());
             }
@@ -70,9 +71,9 @@ impl Up {
         Self { process, kubeconfig, ready: Some(ready) }
     }
 
-    /// A client, once the API answers.
+    /// A client, once the API responds.
     async fn client(&mut self) -> Client {
-        let ready = self.ready.take().expect("asked for once");
+        let ready = self.ready.take().expect("`client` is called once");
         timeout(Duration::from_secs(60), ready).await.expect("berth is ready in time").expect("berth is running");
         let file = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let config =
@@ -106,7 +107,8 @@ impl Drop for Up {
     }
 }
 
-/// Stops the pods, also if the test fails.
+/// Folder of the cluster. If the test fails, the cluster is started and interrupted once more,
+/// which stops its pods.
 struct Home(tempfile::TempDir);
 
 impl Drop for Home {
@@ -115,7 +117,7 @@ impl Drop for Home {
             return;
         }
         let mut up = Up::spawn(self.0.path());
-        let ready = up.ready.take().expect("asked for once");
+        let ready = up.ready.take().expect("a new process has the receiver");
         let _ = std::thread::spawn(move || ready.blocking_recv()).join();
         let _ = Command::new("kill").args(["-INT", &up.id().to_string()]).status();
         let _ = up.process.wait();
@@ -144,7 +146,7 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
         } else {
             let client = up.client().await;
             let moment = Duration::from_millis(next(&mut random) % LATE);
-            // Dropped in the middle of a request, whose effect is then unknown.
+            // The future may be dropped during a request, whose effect is then unknown.
             let _ = timeout(moment, load.run(&client)).await;
         }
         up.kill();
@@ -160,5 +162,5 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
     load.delete(&client, SETTLED).await;
     scan.expect_nothing(SETTLED).await;
     up.interrupt();
-    assert!(!scan.has_bridge(), "--stop-pods removes the pod network");
+    assert!(!scan.has_bridge(), "--stop-pods did not remove the pod network");
 }

@@ -1,0 +1,32 @@
+//! Ray (ray.io/v1), as KubeRay runs it: clusters of a head and groups of workers, and the programs
+//! on them.
+//!
+//! [`cluster`] makes the pods and Services of a RayCluster. The other kinds make RayClusters. All
+//! read the same part of the spec, [`types`].
+
+pub mod cluster;
+pub mod constants;
+pub mod cron_job;
+pub mod dashboard;
+pub mod job;
+pub mod names;
+mod objects;
+mod random;
+pub mod service;
+pub mod services;
+pub mod simulation;
+mod time;
+pub mod types;
+mod version;
+mod write;
+mod yaml;
+
+use berth_runtime::Manager;
+
+/// Adds the controllers of all kinds of Ray to the manager.
+pub fn install(manager: &mut Manager) {
+    cluster::install(manager);
+    job::install(manager);
+    service::install(manager);
+    cron_job::install(manager);
+}

@@ -1,0 +1,146 @@
+//! Writes of the controllers of Ray: objects of one kind, with the written object in the cache at
+//! once.
+
+use std::fmt::Debug;
+
+use berth_runtime::{Cache, Error, Manager};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// The reference of an object to its controlling owner.
+pub fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// True if the object with this UID controls `object`.
+pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
+    object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+/// A kind whose objects are written.
+pub trait Written:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned + 'static
+{
+}
+
+impl<K> Written for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + 'static
+{
+}
+
+/// Writes objects of one kind.
+pub struct Writer<K> {
+    client: Client,
+    cache: Cache<K>,
+}
+
+impl<K: Written> Writer<K> {
+    /// A writer of objects of this cache.
+    pub fn new(manager: &Manager, cache: &Cache<K>) -> Self {
+        Self { client: manager.client(), cache: cache.clone() }
+    }
+
+    fn api(&self, object: &K) -> Api<K> {
+        Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default())
+    }
+
+    /// Creates an object in its namespace.
+    ///
+    /// # Errors
+    /// The API rejects the object.
+    pub async fn create(&self, object: &K) -> kube::Result<K> {
+        let made = berth_runtime::write::create(&self.api(object), &PostParams::default(), object).await?;
+        self.cache.observe(made.clone());
+        Ok(made)
+    }
+
+    /// Creates an object that `owner` controls. An existing one is no error if `owner` controls it:
+    /// an interrupted step made it.
+    ///
+    /// # Errors
+    /// The API rejects the object, or another object has its name.
+    pub async fn create_owned<O: Resource>(&self, object: &K, owner: &O) -> kube::Result<()> {
+        match self.create(object).await {
+            Ok(_) => Ok(()),
+            Err(error) if berth_runtime::is_already_exists(&error) => {
+                let known = self.api(object).get(&object.name_any()).await?;
+                if !is_controlled_by(&known, owner.meta().uid.as_deref().unwrap_or_default()) {
+                    return Err(error);
+                }
+                self.cache.observe(known);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces an object; its `resourceVersion` must be current.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn replace(&self, object: &K) -> kube::Result<K> {
+        let api = self.api(object);
+        let stored = berth_runtime::write::replace(&api, &object.name_any(), &PostParams::default(), object).await?;
+        self.cache.observe(stored.clone());
+        Ok(stored)
+    }
+
+    /// Sets a label.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn label(&self, object: &K, key: &str, value: &str) -> kube::Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"uid": object.uid(), "labels": {key: value}}}));
+        let (name, params) = (object.name_any(), PatchParams::default());
+        self.cache.observe(berth_runtime::write::patch(&self.api(object), &name, &params, &patch).await?);
+        Ok(())
+    }
+
+    /// Replaces the status of an object; its `resourceVersion` must be current.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn replace_status(&self, object: &K) -> Result<(), Error> {
+        let (api, params) = (self.api(object), PostParams::default());
+        self.cache.observe(berth_runtime::write::replace_status(&api, &object.name_any(), &params, object).await?);
+        Ok(())
+    }
+
+    /// Deletes the object, unless another one of its name has replaced it.
+    ///
+    /// # Errors
+    /// The API rejects the deletion.
+    pub async fn delete(&self, object: &K) -> kube::Result<()> {
+        let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match self.api(object).delete(&object.name_any(), &params).await {
+            Ok(answer) => {
+                // The API returns the object while it terminates, or a Status once it is gone.
+                match answer.left() {
+                    Some(left) => self.cache.observe(left),
+                    None => self.cache.observe_deleted(object),
+                }
+                Ok(())
+            }
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

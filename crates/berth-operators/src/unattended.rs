@@ -1,0 +1,101 @@
+//! Kinds that the cluster accepts and that no operator reconciles: an object that has no status
+//! after half a minute gets an event about it. An operator that a user installs writes a status, and
+//! nothing is reported then.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use berth_api::frameworks::{
+    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
+    XGBoostJob,
+};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::Options;
+
+/// Time that an operator has to write the first status.
+const GRACE: Duration = Duration::from_secs(30);
+/// Reason of the event.
+const REASON: &str = "NoOperator";
+
+/// A kind with its status as JSON.
+trait Kind: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static {
+    /// The status, if there is one.
+    fn status(&self) -> Option<&Value>;
+}
+
+macro_rules! kinds {
+    ($($kind:ty),*) => {
+        $(impl Kind for $kind {
+            fn status(&self) -> Option<&Value> {
+                self.status.as_ref()
+            }
+        })*
+    };
+}
+
+kinds!(
+    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
+    XGBoostJob
+);
+
+/// Watches the kinds that no operator of ours reconciles.
+pub fn install(manager: &mut Manager, options: Options) {
+    if !options.ray {
+        let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \
+                    install KubeRay";
+        watch::<RayCluster>(manager, what);
+        watch::<RayJob>(manager, what);
+        watch::<RayService>(manager, what);
+        watch::<RayCronJob>(manager, what);
+    }
+    let training = "Berth has no operator for it; install Kubeflow's training operator";
+    watch::<PyTorchJob>(manager, training);
+    watch::<TFJob>(manager, training);
+    watch::<XGBoostJob>(manager, training);
+    watch::<PaddleJob>(manager, training);
+    watch::<JAXJob>(manager, training);
+    watch::<MPIJob>(manager, "Berth has no operator for it; install Kubeflow's MPI operator");
+    watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
+    watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
+}
+
+fn watch<K: Kind>(manager: &mut Manager, what: &'static str) {
+    let objects = manager.cache_if_served::<K>();
+    let recorder = manager.recorder("operators");
+    let reporter = Reporter { clock: manager.clock(), recorder, objects: objects.clone(), what };
+    manager.controller(&format!("unattended-{}", K::plural(&()))).watch_self(&objects).run(reporter);
+}
+
+struct Reporter<K> {
+    clock: Clock,
+    recorder: Recorder,
+    objects: Cache<K>,
+    what: &'static str,
+}
+
+impl<K: Kind> Reconciler for Reporter<K> {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(object) = self.objects.get(&key) else { return Ok(Action::Wait) };
+        let has_status = object.status().and_then(Value::as_object).is_some_and(|status| !status.is_empty());
+        let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| !has_status) else {
+            return Ok(Action::Wait);
+        };
+        let left = self.clock.until(created.0.checked_add(GRACE)?);
+        if !left.is_zero() {
+            return Ok(Action::After(left));
+        }
+        let message = format!(
+            "No operator has acted on {} {} for {} s, so it does not run. {}.",
+            K::kind(&()),
+            key.name,
+            GRACE.as_secs(),
+            self.what
+        );
+        self.recorder.event(object.as_ref(), EventType::Warning, REASON, &message);
+        Ok(Action::Wait)
+    }
+}
