@@ -34,7 +34,7 @@ const HIDDEN_IN_PROC: [&str; 9] = [
 const READ_ONLY_IN_PROC: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Folders of the host's files that each container replaces with an empty folder of its own.
-const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
+pub(super) const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
 
 /// Types of file systems that do not belong to the host's files.
 const VIRTUAL: [&str; 20] = [

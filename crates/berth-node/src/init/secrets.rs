@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, fstat, makedev, mknodat};
 
 use super::mounts::Root;
-use super::root::{copy_owner, opaque};
+use super::root::{PRIVATE, copy_owner, opaque};
 use super::{Result, at};
 
 /// Password files, with the list of the same names that everyone may read, and the fields after the
@@ -24,9 +24,13 @@ const PASSWORDS: [(&str, &str, &str); 2] =
 /// the others need a mount.
 pub(super) fn cover(upper: &Path, secrets: &[PathBuf], is_user: bool) -> BTreeSet<PathBuf> {
     let Ok(top) = std::fs::metadata("/") else { return BTreeSet::new() };
-    let is_on_top = |path: &&PathBuf| std::fs::symlink_metadata(path).is_ok_and(|file| file.dev() == top.dev());
-    let covered = secrets.iter().filter(is_on_top).filter(|path| cover_one(upper, path, is_user).is_ok());
-    covered.cloned().collect()
+    // A mount hides what a link leads to.
+    let is_on_top =
+        |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|file| file.dev() == top.dev() && !file.is_symlink());
+    // The container does not see the host's files in these folders.
+    let is_private = |path: &Path| PRIVATE.iter().any(|(name, _)| path.starts_with(Path::new("/").join(name)));
+    let is_covered = |path: &&PathBuf| is_private(path) || is_on_top(path) && cover_one(upper, path, is_user).is_ok();
+    secrets.iter().filter(is_covered).cloned().collect()
 }
 
 /// True if the container sees nothing of a covered secret. It does where the host has mounted a file

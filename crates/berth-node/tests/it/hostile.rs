@@ -70,7 +70,7 @@ async fn a_pod_replaces_the_hidden_keys_of_the_hosts_ssh_server_by_its_own() {
     let key_path = key.display();
     let script = format!(
         "test -e {key_path} && echo VISIBLE; echo new > {key_path}.tmp && mv {key_path}.tmp {key_path} && cat {key_path}; \
-         grep ^root: /etc/shadow"
+         grep ^root: /etc/shadow; ls -A /tmp"
     );
     let (exit, log) = node.run(&script).await;
     assert_eq!((exit.exit_code, log.as_str()), (0, "new\nroot:*:::::::\n"));

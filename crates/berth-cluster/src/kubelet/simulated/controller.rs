@@ -24,8 +24,8 @@ const CONCURRENCY: usize = 32;
 /// Number of locks for resizes. Several nodes share a lock, because resizes are rare.
 const LOCKS: usize = 64;
 
-/// Adds the kubelet of all simulated nodes. `others` are the nodes that are not
-/// simulated. If there are any, hosted nodes are not simulated either.
+/// Adds the kubelet of all simulated nodes. `others` are the nodes that are not simulated. If there
+/// are any, hosted nodes are not simulated either.
 pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others: BTreeSet<String>) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
