@@ -52,7 +52,8 @@ pub struct Options {
     pub seed: u64,
     /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
-    /// The nodes that run containers. All other nodes are simulated.
+    /// The nodes that run containers. All other nodes are simulated, and the first runs the pods of
+    /// the hosted ones.
     pub process_nodes: Vec<ProcessNode>,
     /// Nodes of this process that keep volumes in folders; the volumes of other nodes are
     /// simulated.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, ImageMapping};
+use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, ImageMapping, NodePoolSpec};
 use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::admission::pod_security::policy::Level as PodSecurityLevel;
 use berth_cluster::storage::{DiskFolders, Folders};
@@ -17,6 +17,7 @@ use berth_network::{Network, Options as NetworkOptions};
 use berth_node::{Helper, Level, Options as RuntimeOptions, ProcessRuntime};
 use berth_pod_runtime::{Machine, PodRuntime};
 use clap::{Args, ValueEnum};
+use tokio::task::JoinSet;
 
 use crate::front::Front;
 use crate::{image, process};
@@ -111,7 +112,8 @@ impl NodeOptions {
 
     /// True if pods run as processes: by the option, or by a node pool of the configuration.
     pub fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
-        self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| pool.spec.is_process())
+        let runs = |spec: &NodePoolSpec| spec.is_process() || spec.is_hosted();
+        self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| runs(&pool.spec))
     }
 
     /// Opens this machine as a node; `None` if pods are simulated. The pods of a cluster with
@@ -267,15 +269,23 @@ impl Closing {
             }
             return;
         }
+        let mut stopping = JoinSet::new();
         for pod in self.runtime.pods() {
-            let stopped = async {
-                self.runtime.stop_sandbox(&pod.uid).await?;
-                self.runtime.remove_sandbox(&pod.uid).await
-            };
-            if let Err(error) = stopped.await {
-                eprintln!("berth: pod {}/{} was not stopped: {error}", pod.namespace, pod.name);
-            }
+            let runtime = self.runtime.clone();
+            stopping.spawn(async move {
+                let stopped = async {
+                    runtime.stop_sandbox(&pod.uid).await?;
+                    runtime.remove_sandbox(&pod.uid).await
+                };
+                if let Err(error) = stopped.await {
+                    eprintln!("berth: pod {}/{} was not stopped: {error}", pod.namespace, pod.name);
+                }
+            });
         }
+        if !stopping.is_empty() {
+            eprintln!("berth: stopping {} pods", stopping.len());
+        }
+        stopping.join_all().await;
         if let Err(error) = self.network.remove().await {
             eprintln!("berth: the pod network was not removed: {error}");
         }

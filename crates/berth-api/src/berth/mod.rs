@@ -57,6 +57,8 @@ pub const HELD_ANNOTATION: &str = "berth.dev/held";
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).
 pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
+/// Label of the nodes of pools with `runtime: hosted`: their pods run as processes.
+pub const HOSTED_LABEL: &str = "berth.dev/hosted";
 /// Node annotation: when the cloud takes the machine away (RFC 3339).
 pub const ENDS_AT_ANNOTATION: &str = "berth.dev/ends-at";
 /// Node annotation: why the cloud takes the machine away.

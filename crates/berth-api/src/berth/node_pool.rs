@@ -47,7 +47,9 @@ const NAME_MAX: usize = 40;
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolSpec {
     /// How the nodes of the pool run pods. A pool with `process` is the machine that Berth runs on.
-    /// It has one node with the machine's own capacity, and it neither grows nor shrinks.
+    /// It has one node with the machine's own capacity, and it neither grows nor shrinks. A pool with
+    /// `hosted` has machines of a simulated cloud, and the pods on them run as processes of the machine
+    /// that Berth runs on.
     pub runtime: PoolRuntime,
     /// Amounts of the machine that are reserved, so that pods cannot request them: `cpu`, `memory`
     /// and `ephemeral-storage`. For `runtime: process` only.
@@ -140,6 +142,10 @@ pub enum PoolRuntime {
     Simulated,
     /// Processes of the machine that Berth runs on.
     Process,
+    /// Processes of the machine that Berth runs on, while the nodes are those of a simulated cloud:
+    /// size, accelerators and start-up follow from the pool. The programs find no device files. Where
+    /// no machine runs processes (`berth run`), the pods are simulated.
+    Hosted,
 }
 
 /// Resources of a machine that [`NodePoolSpec::reserve`] can name.
@@ -330,6 +336,11 @@ impl NodePoolSpec {
     /// True if the pool is the machine that Berth runs on.
     pub fn is_process(&self) -> bool {
         self.runtime == PoolRuntime::Process
+    }
+
+    /// True if pods on the simulated machines of the pool run as processes.
+    pub fn is_hosted(&self) -> bool {
+        self.runtime == PoolRuntime::Hosted
     }
 
     /// True if the autoscaler must not change the number of nodes.

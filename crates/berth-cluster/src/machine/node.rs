@@ -158,7 +158,20 @@ impl Registration<'_> {
         ]);
         let devices = self.devices.iter().map(|(name, count)| (name.clone(), Quantity(count.to_string())));
         amounts.extend(devices);
+        // Clients compute with the difference, which is never negative on other nodes.
+        for (name, stated) in self.stated() {
+            if amounts.get(name).is_none_or(|known| amount(name, known) < amount(name, stated)) {
+                amounts.insert(name.clone(), stated.clone());
+            }
+        }
         amounts
+    }
+
+    /// The allocatable amounts that the pool states. The amounts of devices are not among them,
+    /// because a pool cannot add a GPU.
+    fn stated(&self) -> impl Iterator<Item = (&String, &Quantity)> {
+        let stated = self.pool.into_iter().flat_map(|pool| &pool.spec.allocatable);
+        stated.filter(|(name, _)| !self.devices.contains_key(*name))
     }
 
     /// Capacity without the machine's margin and the reserve of its pool, unless the pool states
@@ -179,9 +192,7 @@ impl Registration<'_> {
         amounts.insert("memory".into(), kibi(left(signed(facts.memory_bytes), self.margin.memory_bytes, "memory")));
         let disk = left(signed(facts.disk_bytes), self.margin.disk_bytes, "ephemeral-storage");
         amounts.insert("ephemeral-storage".into(), kibi(disk));
-        // The amounts of devices are not changed: a pool cannot add a GPU.
-        let stated = spec.map(|spec| spec.allocatable.clone()).unwrap_or_default();
-        amounts.extend(stated.into_iter().filter(|(name, _)| !self.devices.contains_key(name)));
+        amounts.extend(self.stated().map(|(name, quantity)| (name.clone(), quantity.clone())));
         amounts
     }
 
@@ -302,6 +313,12 @@ mod tests {
         );
         assert_eq!((label("kubernetes.io/hostname"), label("nvidia.com/gpu.product")), (Some("laptop"), Some("L4")));
         assert_eq!(node.spec.and_then(|spec| spec.taints).map(|taints| taints[0].key.clone()), Some("team".into()));
+        // A pool may offer more than the machine has, and the node then has it.
+        let more = self::pool(json!({ "runtime": "process", "allocatable": { "cpu": "32", "pods": "20" } }));
+        let status = registration(&facts, Some(&more)).node().status.expect("a status");
+        for amounts in [status.capacity.as_ref(), status.allocatable.as_ref()] {
+            assert_eq!(shown(amounts)[0], "cpu=32");
+        }
         // With a reserve above the capacity, zero is left.
         let pool = self::pool(json!({ "runtime": "process", "reserve": { "cpu": "9" } }));
         let node = registration(&facts, Some(&pool)).node();

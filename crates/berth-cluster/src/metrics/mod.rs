@@ -106,7 +106,11 @@ impl ClusterMetrics {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
         match self.source(node) {
             Some(source) => source.pod(pod),
-            None => simulated::pod(pod, now),
+            // The pods of hosted nodes are measured with those of another node.
+            None => {
+                let sources = self.sources.read();
+                sources.values().find_map(|source| source.pod(pod)).or_else(|| simulated::pod(pod, now))
+            }
         }
     }
 

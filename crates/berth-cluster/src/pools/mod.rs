@@ -8,7 +8,7 @@ mod supply;
 mod template;
 
 pub use controller::install;
-pub use plan::{PoolPlan, REMOVAL_TAINT, has_taint, is_ready, plan, request_of, zones};
+pub use plan::{PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, zones};
 pub use supply::{MAX_RUN_DURATION, RECLAIMED, TERMINATION_TAINT, announced_end, next_change, stock};
 pub(crate) use template::daemon_endpoints;
 pub use template::{NodeTimes, POOL_LABEL, QUEUED_TAINT, SIMULATED_TAINT, label_for_request, node, taints, template};

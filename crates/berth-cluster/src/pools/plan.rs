@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::{
-    ACCELERATORS_AT_ANNOTATION, NodePool, NodePoolStatus, READY_AT_ANNOTATION, RESIZE_REQUEST_LABEL,
+    ACCELERATORS_AT_ANNOTATION, HOSTED_LABEL, NodePool, NodePoolStatus, READY_AT_ANNOTATION, RESIZE_REQUEST_LABEL,
 };
 use berth_apimachinery::well_known::NOT_READY;
 use jiff::{SignedDuration, Timestamp};
@@ -205,15 +205,21 @@ fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> N
 
 /// The taints of a node after the cluster got or lost a real node. `None` if they do not change.
 fn retainted(node: &Node, site: &Site) -> Option<Vec<Taint>> {
-    if has_taint(node, SIMULATED_TAINT) == site.taints_simulated {
+    let has_simulated_pods = site.taints_simulated && !is_hosted(node);
+    if has_taint(node, SIMULATED_TAINT) == has_simulated_pods {
         return None;
     }
     let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let mut taints: Vec<Taint> = known.into_iter().filter(|taint| taint.key != SIMULATED_TAINT).collect();
-    if site.taints_simulated {
+    if has_simulated_pods {
         taints.push(simulated_taint());
     }
     Some(taints)
+}
+
+/// True if the pods on this node of a simulated cloud run as processes, where a machine runs them.
+pub fn is_hosted(node: &Node) -> bool {
+    node.labels().contains_key(HOSTED_LABEL)
 }
 
 /// The resize request for which a node was ordered.
@@ -258,7 +264,7 @@ pub fn zones(pool: &NodePool, site: &Site) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::berth::{LocationPolicy, NodePoolSpec, ResizeRequest};
+    use berth_api::berth::{LocationPolicy, NodePoolSpec, PoolRuntime, ResizeRequest};
 
     use super::*;
 
@@ -382,6 +388,19 @@ mod tests {
         // New nodes, and the autoscaler's templates, have the taint from the start.
         let new = plan(&pool, &[], &BTreeMap::new(), &beside, at(0));
         assert!(new.register.iter().all(|node| has_taint(node, SIMULATED_TAINT)));
+    }
+
+    #[test]
+    fn nodes_that_run_processes_do_not_get_the_taint_of_simulated_nodes() {
+        let mut pool = gpu_pool(1, true);
+        pool.spec.runtime = PoolRuntime::Hosted;
+        assert_eq!(pool.spec.problems("spec"), []);
+        let beside = Site { taints_simulated: true, ..site() };
+        let new = plan(&pool, &[], &BTreeMap::new(), &beside, at(0));
+        let nodes: Vec<_> = new.register.into_iter().map(Arc::new).collect();
+        assert!(is_hosted(&nodes[0]) && !has_taint(&nodes[0], SIMULATED_TAINT));
+        pool.status = Some(new.status);
+        assert!(plan(&pool, &nodes, &BTreeMap::new(), &beside, at(1)).retaint.is_empty());
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use berth_api::berth::{
-    ACCELERATORS_AT_ANNOTATION, MachineType, NodePool, Provisioning, READY_AT_ANNOTATION, RESIZE_REQUEST_LABEL,
-    allocatable_cpu_milli, allocatable_memory_bytes, machine_type,
+    ACCELERATORS_AT_ANNOTATION, HOSTED_LABEL, MachineType, NodePool, Provisioning, READY_AT_ANNOTATION,
+    RESIZE_REQUEST_LABEL, allocatable_cpu_milli, allocatable_memory_bytes, machine_type,
 };
 use berth_apimachinery::well_known;
 use jiff::Timestamp;
@@ -156,7 +156,7 @@ pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
     if pool.spec.provisioning == Provisioning::Queued {
         add(QUEUED_TAINT, "true");
     }
-    if site.taints_simulated {
+    if site.taints_simulated && !pool.spec.is_hosted() {
         add(SIMULATED_TAINT, "true");
     }
     if !is_ready {
@@ -191,6 +191,9 @@ fn labels(pool: &NodePool, machine: &Machine, region: &str, zone: &str, name: &s
     }
     if spec.provisioning == Provisioning::Queued {
         set("cloud.google.com/gke-queued", "true");
+    }
+    if spec.is_hosted() {
+        set(HOSTED_LABEL, "true");
     }
     if let Some(reservation) = &spec.reservation {
         set("cloud.google.com/reservation-name", reservation);

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::fake_runtime::{FakeDevices, FakeRuntime};
 use crate::world::World;
 
-const NODE: &str = "machine";
+pub const NODE: &str = "machine";
 
 /// An API server with a node, and the node's runtime.
 pub struct Machine {
@@ -46,7 +46,7 @@ impl Machine {
         machine
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::new(self.world.server.in_process(UserInfo::master("test")), "default")
     }
 
@@ -79,14 +79,19 @@ impl Machine {
         self.create(json!({"metadata": {"name": "p"}, "spec": spec})).await
     }
 
-    /// Runs the kubelet of the node until `until` resolves, as one process would.
-    pub async fn run<T>(&self, until: impl Future<Output = T>) -> T {
-        let node = ProcessNode {
+    /// The node with its runtime.
+    pub fn process_node(&self) -> ProcessNode {
+        ProcessNode {
             name: NODE.into(),
             runtime: Arc::new(self.runtime.clone()),
             devices: Arc::new(self.devices.clone()),
             options: KubeletOptions { host_ip: "192.0.2.1".into(), ..KubeletOptions::default() },
-        };
+        }
+    }
+
+    /// Runs the kubelet of the node until `until` resolves, as one process would.
+    pub async fn run<T>(&self, until: impl Future<Output = T>) -> T {
+        let node = self.process_node();
         self.run_kubelet(|manager| process::install(manager, vec![node]), until).await
     }
 
@@ -95,7 +100,8 @@ impl Machine {
         self.run_kubelet(|manager| simulated::install(manager, pods, 1, BTreeSet::new()), until).await
     }
 
-    async fn run_kubelet<T>(&self, install: impl FnOnce(&mut Manager), until: impl Future<Output = T>) -> T {
+    /// Runs the controllers that `install` adds until `until` resolves.
+    pub async fn run_kubelet<T>(&self, install: impl FnOnce(&mut Manager), until: impl Future<Output = T>) -> T {
         let client = Client::new(self.world.server.in_process(UserInfo::master("kubelet")), "default");
         let mut manager = Manager::new(client, self.world.clock.clone());
         install(&mut manager);

@@ -45,9 +45,13 @@ impl Streams {
         self.runtimes.write().insert(node.into(), runtime);
     }
 
-    /// The runtime of a pod's node; `None` for a simulated node.
+    /// The runtime of a pod; `None` for a simulated pod. The pods of hosted nodes are in the runtime of
+    /// another node.
     fn runtime(&self, pod: &Value) -> Option<Arc<dyn PodRuntime>> {
-        self.runtimes.read().get(pod["spec"]["nodeName"].as_str()?).cloned()
+        let node = pod["spec"]["nodeName"].as_str()?;
+        let runtimes = self.runtimes.read();
+        let has_pod = |runtime: &&Arc<dyn PodRuntime>| runtime.pod(&PodUid(meta::uid(pod).to_owned())).is_some();
+        runtimes.get(node).or_else(|| runtimes.values().find(has_pod)).cloned()
     }
 
     /// The runtime of a pod's node, and the runtime's state of the pod.

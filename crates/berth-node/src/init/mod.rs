@@ -14,6 +14,7 @@ mod pause;
 mod plain;
 mod root;
 mod seccomp;
+mod secrets;
 mod user;
 
 use std::io;

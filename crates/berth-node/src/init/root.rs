@@ -1,6 +1,7 @@
 //! The root file system of a container, and its mounts.
 
-use std::ffi::CString;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use rustix::mount::{
 };
 
 use super::mounts::{Bind, Root, Target, mounted, open_within};
-use super::{Result, at, devices, internal, touch};
+use super::{Result, at, devices, internal, secrets, touch};
 use crate::options::Level;
 use crate::overlay::{self, Changes};
 use crate::protocol::{ContainerEntry, HostRoot, WireError};
@@ -33,7 +34,7 @@ const HIDDEN_IN_PROC: [&str; 9] = [
 const READ_ONLY_IN_PROC: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Folders of the host's files that each container replaces with an empty folder of its own.
-const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
+pub(super) const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
 
 /// Types of file systems that do not belong to the host's files.
 const VIRTUAL: [&str; 20] = [
@@ -65,12 +66,14 @@ pub(super) fn build(entry: &ContainerEntry) -> Result<Root> {
     mount_change("/", slave).map_err(|error| internal("mount propagation", error))?;
     let path = entry.folder.join("root");
     make_folders(&path)?;
-    let is_host = mount_root(entry, &path)?;
+    let files = mount_root(entry, &path)?;
     let root = Root::open(&path)?;
-    if is_host {
+    if let Files::Host { covered } = files {
         bind_host_mounts(&root)?;
         for hidden in &entry.hidden {
-            root.hide(hidden)?;
+            if !covered.contains(hidden) || !secrets::is_hidden(&root, hidden)? {
+                root.hide(hidden)?;
+            }
         }
     }
     mount_kernel(entry, &root)?;
@@ -117,14 +120,22 @@ pub(super) fn enter_empty() -> Result<()> {
     enter(Path::new("/proc"))
 }
 
-/// Mounts the image's files, or the host's. Returns true if they are the host's.
-fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<bool> {
+/// The files of a root.
+enum Files {
+    /// Those of an image.
+    Image,
+    /// Those of the host. The writable layer covers some of its secrets.
+    Host { covered: BTreeSet<PathBuf> },
+}
+
+/// Mounts the image's files, or the host's.
+fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<Files> {
     let lower = match &entry.config.image.root {
         Some(ImageRoot::Layers { folders }) => folders.clone(),
         Some(ImageRoot::Folder { path }) => vec![path.clone()],
         None if entry.host_root == HostRoot::Binds => {
             bind_host(entry, path)?;
-            return Ok(true);
+            return Ok(Files::Host { covered: BTreeSet::new() });
         }
         None => vec![PathBuf::from("/")],
     };
@@ -141,11 +152,13 @@ fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<bool> {
     make_folders(&work)?;
     let is_user = entry.level == Level::Rootless;
     copy_owner(&lower[lower.len() - 1], &upper);
+    let mut files = Files::Image;
     if is_host {
         make_private(&upper, is_user)?;
+        files = Files::Host { covered: secrets::cover(&upper, &entry.hidden, is_user) };
     }
     mount_overlay(&lower, &upper, &work, path, is_user)?;
-    Ok(is_host)
+    Ok(files)
 }
 
 /// Mounts an overlay. `lower` has the lowest folder first.
@@ -163,9 +176,13 @@ fn mount_overlay(lower: &[PathBuf], upper: &Path, work: &Path, path: &Path, is_u
     Err(at("mount an overlay at", path, rustix::io::Errno::INVAL))
 }
 
+/// The attribute of a folder in the writable layer that shows nothing of the layers below.
+pub(super) fn opaque(is_user: bool) -> &'static CStr {
+    if is_user { c"user.overlay.opaque" } else { c"trusted.overlay.opaque" }
+}
+
 /// Creates folders in the writable layer that hide the folders of the layers below.
 fn make_private(upper: &Path, is_user: bool) -> Result<()> {
-    let attribute = if is_user { c"user.overlay.opaque" } else { c"trusted.overlay.opaque" };
     for (name, mode) in PRIVATE {
         let host = Path::new("/").join(name);
         if !std::fs::symlink_metadata(&host).is_ok_and(|file| file.is_dir()) {
@@ -181,7 +198,7 @@ fn make_private(upper: &Path, is_user: bool) -> Result<()> {
         make_folders(&folder)?;
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode))
             .map_err(|error| at("create", &folder, error))?;
-        rustix::fs::setxattr(&folder, attribute, b"y", XattrFlags::empty())
+        rustix::fs::setxattr(&folder, opaque(is_user), b"y", XattrFlags::empty())
             .map_err(|error| at("hide the host's", &host, error))?;
     }
     Ok(())
@@ -351,7 +368,7 @@ fn make_folders(path: &Path) -> Result<()> {
 }
 
 /// Gives a folder of the writable layer the owner and permissions of the folder that it hides.
-fn copy_owner(from: &Path, to: &Path) {
+pub(super) fn copy_owner(from: &Path, to: &Path) {
     if let Ok(metadata) = std::fs::metadata(from) {
         let _ = chown(to, Some(metadata.uid()), Some(metadata.gid()));
         let _ = std::fs::set_permissions(to, PermissionsExt::from_mode(metadata.mode() & 0o7777));

@@ -44,7 +44,7 @@ async fn a_pod_sees_neither_berths_folder_nor_other_pods() {
          umount {parent} 2>/dev/null && echo UNMOUNTED; mknod /tmp/disk b 254 0 2>/dev/null && echo NODE; \
          grep -l {secret} /proc/*/environ 2>/dev/null | grep -v $$; \
          echo x > /proc/sysrq-trigger 2>/dev/null && echo SYSRQ; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null && echo SYSCTL; \
-         cat /etc/shadow | wc -c; exit 0",
+         grep -c '^[^:]*:[^*]' /etc/shadow; exit 0",
         folder = folder.display(),
         pod = node.pod_folder(&victim).display(),
         socket = socket.display(),
@@ -55,7 +55,26 @@ async fn a_pod_sees_neither_berths_folder_nor_other_pods() {
     for word in ["SOCKET", "MOUNTED", "UNMOUNTED", "NODE", "SYSRQ", "SYSCTL", "pods", "record", "environ"] {
         assert!(!log.contains(word), "{word}: {log}");
     }
-    assert!(log.trim_end().ends_with('0'), "the host's password file is visible: {log}");
+    assert_eq!(log.lines().last(), Some("0"), "no password of the host is shown: {log}");
+}
+
+#[tokio::test]
+async fn a_pod_replaces_the_hidden_keys_of_the_hosts_ssh_server_by_its_own() {
+    let is_key = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().ends_with("_key");
+    let mut entries = std::fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
+    let Some(key) = entries.find(is_key).map(|entry| entry.path()) else {
+        return berth_testing::skip("no SSH server is installed: /etc/ssh has no key");
+    };
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let before = std::fs::read(&key).expect("the host's key");
+    let key_path = key.display();
+    let script = format!(
+        "test -e {key_path} && echo VISIBLE; echo new > {key_path}.tmp && mv {key_path}.tmp {key_path} && cat {key_path}; \
+         grep ^root: /etc/shadow; ls -A /tmp"
+    );
+    let (exit, log) = node.run(&script).await;
+    assert_eq!((exit.exit_code, log.as_str()), (0, "new\nroot:*:::::::\n"));
+    assert_eq!(std::fs::read(&key).expect("the host's key"), before);
 }
 
 #[tokio::test]

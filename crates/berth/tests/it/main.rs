@@ -23,6 +23,7 @@ mod refarch;
 mod restart;
 mod rights;
 mod scenarios;
+mod skypilot;
 mod streams;
 mod terminal;
 mod training;

@@ -15,7 +15,7 @@ const FOLDER: &str = "BERTH_TEST_PROGRAMS";
 const PATIENCE: u64 = 300;
 
 /// True if pods have their own addresses. Skips the running test otherwise.
-fn has_isolation() -> bool {
+pub fn has_isolation() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         skip("full isolation needs root");
@@ -23,15 +23,15 @@ fn has_isolation() -> bool {
     is_root && has_kubectl()
 }
 
-/// The virtual environment of a program that has this executable. Skips the running test if it is
+/// The folder of a program that has this executable. Skips the running test if it is
 /// missing.
-fn installed(program: &str, executable: &str) -> Option<PathBuf> {
+pub fn installed(program: &str, executable: &str) -> Option<PathBuf> {
     let folder = std::env::var_os(FOLDER).map_or_else(|| file("target/programs").into(), PathBuf::from);
     let environment = folder.join(program);
     if environment.join("bin").join(executable).exists() {
         return Some(std::fs::canonicalize(environment).expect("it exists"));
     }
-    skip(&format!("{} is missing; tests/programs/install makes it", environment.display()));
+    skip(&format!("{} is missing; `tests/programs/install {program}` makes it", environment.display()));
     None
 }
 

@@ -8,6 +8,7 @@ mod admission;
 mod grpc;
 mod handlers;
 mod hooks;
+mod hosted;
 mod http;
 mod jobs;
 mod memory;

@@ -13,6 +13,7 @@ use crate::kubelet::resolve::{Amounts, Context, Objects};
 use crate::kubelet::write::Writer;
 
 /// A node with its runtime, and access to the API.
+#[derive(Clone)]
 pub struct Node {
     /// Name of the Node object.
     pub name: String,
@@ -29,7 +30,7 @@ pub struct Node {
     /// Nodes.
     pub nodes: Cache<NodeObject>,
     /// Locked while the node grants a resize, until the cache shows the grant.
-    pub resizes: Mutex<()>,
+    pub resizes: Arc<Mutex<()>>,
     /// Records events.
     pub recorder: Recorder,
     /// The clock.

@@ -8,7 +8,7 @@ use berth_pod_runtime::PodUid;
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use futures::StreamExt as _;
 use futures::stream::SelectAll;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -17,9 +17,11 @@ use tokio::task::JoinSet;
 use super::ProcessNode;
 use super::node::Node;
 use super::worker::Worker;
+use crate::indexes::pods_by_node;
 use crate::kubelet::references::{Kind, References};
 use crate::kubelet::resolve::Objects;
 use crate::kubelet::write::Writer;
+use crate::pools::is_hosted;
 
 /// Maximum number of concurrent reconciles. A reconcile only wakes a worker.
 const CONCURRENCY: usize = 4;
@@ -39,7 +41,7 @@ pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
             let ProcessNode { name, runtime, devices, options } = node;
             let (writer, objects, nodes) = (writer.clone(), objects.clone(), node_objects.clone());
             let (recorder, clock) = (manager.recorder("kubelet"), manager.clock());
-            let resizes = tokio::sync::Mutex::default();
+            let resizes = Arc::default();
             let node = Node {
                 name: name.clone(),
                 runtime,
@@ -55,20 +57,31 @@ pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
             (name, Arc::new(node))
         })
         .collect();
-    let names: BTreeSet<String> = nodes.keys().cloned().collect();
-    let is_ours = move |pod: &Pod| node_of(pod).is_some_and(|node| names.contains(node));
-    let references = References::new(&pods, is_ours.clone());
+    // Whether a node is hosted is known once its object is: the reconciler finds out.
+    let is_bound = |pod: &Pod| node_of(pod).is_some();
+    let references = References::new(&pods, is_bound);
+    let on_node = pods_by_node(&pods);
     let (of_map, of_secret, of_claim) = (references.clone(), references.clone(), references);
     let (sender, receiver) = mpsc::unbounded_channel();
-    let workers = Arc::new(Workers { nodes, pods: pods.clone(), wakers: Mutex::default(), start: sender });
+    let workers = Arc::new(Workers {
+        nodes,
+        node_objects: node_objects.clone(),
+        pods: pods.clone(),
+        wakers: Mutex::default(),
+        start: sender,
+    });
     let runner = workers.clone();
     manager.task("kubelet-workers", async move { runner.run(receiver).await });
     manager
         .controller("kubelet-processes")
         .watch(&pods, move |delta| {
             let pods = [delta.old.as_ref(), delta.new.as_ref()];
-            let is_ours = pods.into_iter().flatten().any(|pod| is_ours(pod));
-            is_ours.then(|| ObjectKey::of(delta.latest().as_ref()))
+            let is_bound = pods.into_iter().flatten().any(|pod| is_bound(pod));
+            is_bound.then(|| ObjectKey::of(delta.latest().as_ref()))
+        })
+        .watch(&node_objects, move |delta| match (&delta.old, &delta.new) {
+            (None, Some(node)) if is_hosted(node) => on_node.keys(&node.name_any()),
+            _ => Vec::new(),
         })
         .watch(&objects.config_maps, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
@@ -99,7 +112,9 @@ struct Begin {
 }
 
 struct Workers {
+    /// The nodes that this process registers. The first one also runs the pods of hosted nodes.
     nodes: BTreeMap<String, Arc<Node>>,
+    node_objects: Cache<NodeObject>,
     pods: Cache<Pod>,
     wakers: Mutex<Wakers>,
     start: mpsc::UnboundedSender<Begin>,
@@ -139,15 +154,34 @@ impl Reconciler for Waking {
         // This includes a deleted pod of the same name.
         workers.wakers.lock().of_name(&key).iter().for_each(|wake| wake.notify_one());
         if let Some(pod) = workers.pods.get(&key)
-            && let (Some(uid), Some(node)) = (pod.uid(), node_of(&pod).and_then(|name| workers.nodes.get(name)))
+            && let (Some(uid), Some(node)) = (pod.uid(), node_of(&pod).and_then(|name| workers.node(name)))
         {
-            workers.begin(node, key, PodUid(uid));
+            workers.begin(&node, key, PodUid(uid));
         }
         Ok(Action::Wait)
     }
 }
 
 impl Workers {
+    /// The kubelet of a node; `None` if the pods of the node are simulated.
+    fn node(&self, name: &str) -> Option<Arc<Node>> {
+        if let Some(node) = self.nodes.get(name) {
+            return Some(node.clone());
+        }
+        self.node_objects.get(&ObjectKey::cluster(name)).filter(|object| is_hosted(object))?;
+        Some(Arc::new(self.nodes.values().next()?.hosting(name)))
+    }
+
+    /// The kubelet of a pod that the runtime of `node` has: that of the node to which it is bound.
+    fn kubelet_of(&self, key: &ObjectKey, uid: &PodUid, node: &Arc<Node>) -> Arc<Node> {
+        let pod = self.pods.get(key).filter(|pod| pod.metadata.uid.as_ref() == Some(&uid.0));
+        match pod.as_deref().and_then(node_of) {
+            // The object of a hosted node may be deleted before its pods.
+            Some(name) if name != node.name => Arc::new(node.hosting(name)),
+            _ => node.clone(),
+        }
+    }
+
     /// Starts a worker for a pod that has none.
     fn begin(&self, node: &Arc<Node>, key: ObjectKey, uid: PodUid) {
         let mut wakers = self.wakers.lock();
@@ -196,7 +230,9 @@ impl Workers {
     fn adopt(&self, node: &Arc<Node>) {
         let states = node.runtime.pods();
         for state in &states {
-            self.begin(node, ObjectKey::namespaced(&state.namespace, &state.name), state.uid.clone());
+            let key = ObjectKey::namespaced(&state.namespace, &state.name);
+            let node = self.kubelet_of(&key, &state.uid, node);
+            self.begin(&node, key, state.uid.clone());
         }
         let in_api = self.pods.iter().filter(|pod| node_of(pod) == Some(&node.name)).filter_map(|pod| pod.uid());
         let kept: BTreeSet<PodUid> = states.iter().map(|state| state.uid.clone()).chain(in_api.map(PodUid)).collect();

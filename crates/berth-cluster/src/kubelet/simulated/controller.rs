@@ -15,7 +15,7 @@ use crate::kubelet::references::{Kind, References};
 use crate::kubelet::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
 use crate::kubelet::resolve::Objects;
 use crate::kubelet::write::Writer;
-use crate::pools::is_ready;
+use crate::pools::{is_hosted, is_ready};
 use crate::random::{draw, hash};
 use crate::scheduling::Resources;
 
@@ -24,7 +24,8 @@ const CONCURRENCY: usize = 32;
 /// Number of locks for resizes. Several nodes share a lock, because resizes are rare.
 const LOCKS: usize = 64;
 
-/// Adds the kubelet of all simulated nodes. `others` are the nodes that are not simulated.
+/// Adds the kubelet of all simulated nodes. `others` are the nodes that are not simulated. If there
+/// are any, hosted nodes are not simulated either.
 pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others: BTreeSet<String>) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
@@ -128,6 +129,9 @@ impl Reconciler for Kubelet {
         let Some(node) = name.and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
             return Ok(Action::Wait);
         };
+        if !self.others.is_empty() && is_hosted(&node) {
+            return Ok(Action::Wait);
+        }
         // A node that is not ready runs no pods. The pod garbage collector handles its pods once
         // the node is deleted.
         if !is_ready(&node) {

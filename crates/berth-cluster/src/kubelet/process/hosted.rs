@@ -1,0 +1,40 @@
+//! Nodes of a simulated cloud whose pods run as processes of this machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_pod_runtime::{Device, Devices, PodUid, Result};
+
+use super::node::Node;
+
+impl Node {
+    /// The kubelet of a hosted node, whose pods run on this machine.
+    pub fn hosting(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), devices: Arc::new(SimulatedDevices(self.devices.clone())), ..self.clone() }
+    }
+}
+
+/// The devices of hosted nodes. They are as many as containers ask for, because the scheduler counts
+/// them, and have no files. The devices of the machine belong to its own node.
+struct SimulatedDevices(Arc<dyn Devices>);
+
+impl Devices for SimulatedDevices {
+    /// Resources of which the machine has devices: their variables must be set.
+    fn capacity(&self) -> BTreeMap<String, usize> {
+        self.0.capacity()
+    }
+
+    fn assign(&self, _: &PodUid, _: &str, resource: &str, count: usize) -> Result<Vec<Device>> {
+        let device =
+            |number: usize| Device { resource: resource.to_owned(), id: number.to_string(), paths: Vec::new() };
+        Ok((0..count).map(device).collect())
+    }
+
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)> {
+        self.0.environment(devices)
+    }
+
+    fn release(&self, _: &PodUid) {}
+
+    fn retain(&self, _: &BTreeSet<PodUid>) {}
+}
