@@ -37,23 +37,23 @@ async fn pods_of_a_process_node_are_measured_and_others_simulated() {
         options: KubeletOptions::default(),
     };
     let figures = ClusterMetrics::default();
-    let pod = |node: &str| -> Pod {
+    let pod = |node: &str, uid: &str| -> Pod {
         let container = json!({"name": "c", "resources": {"requests": {"cpu": "1"}}});
         let status = json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
             "state": {"running": {}}});
-        serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u1"},
+        serde_json::from_value(json!({"metadata": {"name": "p", "uid": uid},
             "spec": {"nodeName": node, "containers": [container]},
             "status": {"phase": "Running", "containerStatuses": [status]}}))
         .unwrap()
     };
     let until = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(figures.of_pod(&pod("machine"), world.clock.now()), None, "one sample gives no rate");
+        assert_eq!(figures.of_pod(&pod("machine", "u1"), world.clock.now()), None, "one sample gives no rate");
         tokio::time::sleep(SAMPLE_INTERVAL).await;
-        let measured = figures.of_pod(&pod("machine"), world.clock.now()).expect("two samples");
+        let measured = figures.of_pod(&pod("machine", "u1"), world.clock.now()).expect("two samples");
         assert_eq!(measured.figures["c"], Usage { cpu_nano: 250_000_000, memory_bytes: 64 << 20 });
         assert_eq!(measured.window, SAMPLE_INTERVAL);
-        let simulated = figures.of_pod(&pod("other"), world.clock.now()).expect("it runs");
+        let simulated = figures.of_pod(&pod("other", "u2"), world.clock.now()).expect("it runs");
         assert_eq!(simulated.figures["c"].cpu_nano, 500_000_000);
     };
     world.run(|manager| metrics::install(manager, &figures, &[node]), until).await;

@@ -149,8 +149,8 @@ mod tests {
             json!({}),
             &[(INITIALIZING_TIMEOUT, "soon")],
             "The RayService metadata is invalid: RayService annotations is invalid: annotation \
-             ray.io/initializing-timeout has invalid format, a Go duration such as 5m or positive seconds are \
-             expected: soon",
+             ray.io/initializing-timeout has an invalid format: a Go duration such as 5m, or a positive number of \
+             seconds, is expected: soon",
         );
     }
 }
