@@ -6,6 +6,7 @@ mod jobsets;
 mod local_queues;
 mod metrics;
 mod ray_clusters;
+mod ray_samples;
 mod takeover;
 mod tenants;
 mod visibility;
