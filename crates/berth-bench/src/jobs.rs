@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::Output;
-use crate::measure::{Cost, mebibytes};
+use crate::measure::{Cost, mebibytes, milliseconds, spreads_json};
 use crate::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many};
 use crate::target::{Writes, since};
 
@@ -255,10 +255,6 @@ struct Report {
     problems: Vec<String>,
 }
 
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1000.0
-}
-
 impl Report {
     fn rate(&self) -> f64 {
         (self.count as f64 / self.wall.as_secs_f64().max(1e-9)).round()
@@ -307,19 +303,11 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let spreads: serde_json::Map<String, Value> = self
-            .spreads()
-            .into_iter()
-            .map(|(name, spread)| {
-                let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
-                (name.to_owned(), json!({"meanMs": mean, "medianMs": median, "p99Ms": p99}))
-            })
-            .collect();
         json!({
             "jobs": self.count,
             "wallSeconds": milliseconds(self.wall) / 1000.0,
             "jobsPerSecond": self.rate(),
-            "times": spreads,
+            "times": spreads_json(self.spreads()),
             "cpuSeconds": milliseconds(self.cost.cpu) / 1000.0,
             "controllerWritesPerJob": self.controller_writes.iter()
                 .map(|(kind, count)| (kind.clone(), self.per_job(*count))).collect::<BTreeMap<_, _>>(),

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use berth_load::drive::Spread;
+use serde_json::{Value, json};
+
 /// Clock ticks per second in `/proc/PID/stat`: the same on every Linux that Rust runs on.
 const TICKS_PER_SECOND: u64 = 100;
 
@@ -50,4 +53,18 @@ impl Cost {
 /// Converts bytes to MiB.
 pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+/// Converts a duration to milliseconds, rounded to microseconds.
+pub fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1000.0
+}
+
+/// Statistics of times by name, for a report in JSON.
+pub fn spreads_json(spreads: impl IntoIterator<Item = (&'static str, Spread)>) -> Value {
+    let entry = |(name, spread): (&str, Spread)| {
+        let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
+        (name.to_owned(), json!({"meanMs": mean, "medianMs": median, "p99Ms": p99}))
+    };
+    spreads.into_iter().map(entry).collect()
 }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::Output;
-use crate::measure::{Cost, mebibytes};
+use crate::measure::{Cost, mebibytes, milliseconds, spreads_json};
 use crate::objects::create;
 use crate::simulated::{STALLED, SUBMISSIONS_MAX};
 use crate::target::Machine;
@@ -248,10 +248,6 @@ fn between(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
     Some(Duration::try_from(to?.duration_since(from?)).unwrap_or_default())
 }
 
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e5).round() / 100.0
-}
-
 impl Report {
     /// Starts per second. The interval begins with the first creation and ends when the last pod
     /// executes its first instruction.
@@ -301,19 +297,11 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let spreads: serde_json::Map<String, Value> = self
-            .spreads()
-            .into_iter()
-            .map(|(name, spread)| {
-                let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
-                (name.to_owned(), json!({"meanMs": mean, "medianMs": median, "p99Ms": p99}))
-            })
-            .collect();
         json!({
             "isolation": self.isolation,
             "pods": {"atOnce": self.burst.len(), "paced": self.paced.len(), "paceMs": milliseconds(self.pace)},
             "startsPerSecond": self.rate(),
-            "times": spreads,
+            "times": spreads_json(self.spreads()),
             "cpuMsPerPacedPod": milliseconds(self.cpu_per_start()),
             "idlePercentOfCore": self.idle_percent(),
             "idleResidentMiB": mebibytes(self.idle.0.resident).round(),
