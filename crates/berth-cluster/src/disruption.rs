@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use berth_apimachinery::int_or_string;
 use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_not_found,
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_not_found, stamp,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -29,7 +29,6 @@ use serde_json::json;
 
 use crate::job::facts::is_deleted;
 use crate::scheduling::matches_label_selector;
-use crate::time::stamp;
 
 /// How long an evicted pod without a deletion timestamp counts as disrupted.
 pub const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);

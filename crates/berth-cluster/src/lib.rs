@@ -31,7 +31,6 @@ pub mod taint_eviction;
 mod bootstrap;
 mod indexes;
 mod random;
-mod time;
 
 use std::sync::Arc;
 

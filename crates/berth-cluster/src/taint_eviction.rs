@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
+    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
@@ -21,7 +21,6 @@ use serde_json::json;
 
 use crate::indexes::pods_by_node;
 use crate::scheduling::tolerates;
-use crate::time::stamp;
 
 /// Effect of the taints that evict pods.
 const NO_EXECUTE: &str = "NoExecute";

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 
 /// A source of cluster time; clones show the same time.
@@ -90,6 +91,11 @@ impl Clock {
             Kind::Scaled { scale, .. } => duration.div_f64(*scale).max(Duration::from_nanos(1)),
         }
     }
+}
+
+/// A time in whole seconds, as the API stores it.
+pub fn stamp(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
 #[cfg(test)]

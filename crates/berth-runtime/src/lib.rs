@@ -29,7 +29,7 @@ pub mod write;
 
 pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
-pub use clock::Clock;
+pub use clock::{Clock, stamp};
 pub use events::{EventType, Recorder};
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};

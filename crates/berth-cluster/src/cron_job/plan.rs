@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::cron::Schedule;
+use berth_runtime::stamp;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
@@ -16,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::job::PlannedEvent;
-use crate::job::facts::{finished_condition, stamp};
+use crate::job::facts::finished_condition;
 use crate::replicas::owned_by;
 
 /// Annotation of a Job with the time at which it was due, in the CronJob's time zone.

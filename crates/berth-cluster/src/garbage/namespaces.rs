@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_runtime::{
-    Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found,
+    Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found, stamp,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, NamespaceCondition, ServiceAccount};
@@ -14,7 +14,6 @@ use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
 
 use super::kinds::Kinds;
-use crate::time::stamp;
 
 /// Delay before a namespace that still has objects is reconciled again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
+use berth_runtime::{
+    Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found, stamp,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-
-use crate::time::stamp;
 
 /// How long a pod bound to an unknown node is ignored: the node may not be in the cache yet.
 const QUARANTINE: Duration = Duration::from_secs(40);

@@ -4,7 +4,6 @@ use berth_apimachinery::well_known::COMPLETION_INDEX;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Finalizer that holds a pod until the Job has counted it.
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -16,11 +15,6 @@ pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-cou
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 /// `spec.managedBy` of Jobs that this controller manages. It also manages Jobs without the field.
 pub const MANAGED_BY_JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
-
-/// A time in whole seconds, as the API stores it.
-pub fn stamp(now: Timestamp) -> Time {
-    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
-}
 
 /// True if `spec.managedBy` names another controller.
 pub fn is_managed_elsewhere(job: &Job) -> bool {

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
@@ -27,7 +28,7 @@ use super::backoff::{self, Backoff};
 use super::facts::{
     self, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, completion_index, finish_time, has_condition, is_active,
     is_failed, is_indexed, is_suspended, is_terminating, is_tracked, job_spec, number_annotation, phase,
-    replaces_only_failed_pods, stamp, true_condition, uid, valid_index,
+    replaces_only_failed_pods, true_condition, uid, valid_index,
 };
 use super::indexes::IndexSet;
 use super::pods::{IndexFailures, build_pod};

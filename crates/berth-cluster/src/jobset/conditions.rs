@@ -2,10 +2,9 @@
 
 use berth_api::jobset::constants::{COMPLETED, FAILED, STARTUP_POLICY_COMPLETED, STARTUP_POLICY_IN_PROGRESS};
 use berth_api::jobset::v1alpha2::JobSetStatus;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-use crate::job::facts::stamp;
 
 /// A condition with the transition time `now`.
 pub fn condition(type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> Condition {

@@ -12,11 +12,12 @@ use berth_api::jobset::constants::{
     PRIORITY, REPLICATED_JOB_NAME,
 };
 use berth_apimachinery::well_known::COMPLETION_INDEX;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodAffinity, PodAffinityTerm, PodAntiAffinity, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, OwnerReference};
 
-use crate::job::facts::{is_deleted, is_terminated, name, stamp};
+use crate::job::facts::{is_deleted, is_terminated, name};
 
 /// Why a pod cannot be placed, or cannot be created yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus,
@@ -20,7 +21,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::simulated::ids::{container_id, image_id};
 use crate::scheduling::{Resources, amount};
-use crate::time::stamp;
 
 /// Condition of a pod whose resize the node cannot grant now.
 pub const PENDING: &str = "PodResizePending";

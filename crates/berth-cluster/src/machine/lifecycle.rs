@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use berth_apimachinery::well_known::{NOT_READY, UNREACHABLE};
-use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler, is_not_found};
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler, is_not_found, stamp};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
@@ -18,7 +18,6 @@ use serde_json::json;
 use super::controller::LEASE_SECONDS;
 use super::pressure::{TYPES, condition, is_same, keep_transitions};
 use super::{LEASES, PROCESS, RUNTIME_LABEL};
-use crate::time::stamp;
 
 /// A Node whose Lease was not renewed for this long is Unknown.
 const GRACE: SignedDuration = SignedDuration::from_secs(LEASE_SECONDS as i64);

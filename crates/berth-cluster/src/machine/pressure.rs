@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use berth_pod_runtime::Pressure;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
-
-use crate::time::stamp;
 
 /// Time for which a shortage counts after it was last seen, so that pods are not evicted and
 /// started repeatedly. Source: the kubelet's `evictionPressureTransitionPeriod`.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use berth_apimachinery::percent::component;
 use berth_apimachinery::selector::LabelSelector;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, stamp};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,7 +31,6 @@ use serde_json::{Value, json};
 
 use crate::metrics::{GROUP, VERSION};
 use crate::replicas::Writer;
-use crate::time::stamp;
 use figures::PodFigures;
 use limits::History;
 use plan::{Observed, Plan, blank, plan};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::quantity::{Format, Quantity};
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
@@ -17,7 +18,6 @@ use super::figures::{PodFigures, samples};
 use super::limits::{Bounds, History, bound};
 use super::replicas::{Metric, Proposal, Target, Tolerance, propose};
 use crate::job::PlannedEvent;
-use crate::time::stamp;
 
 /// Default of the fraction by which usage may differ from its target.
 const TOLERANCE: f64 = 0.1;

@@ -1,9 +1,8 @@
 //! What the machines of a pool have cost.
 
 use berth_api::berth::Billing;
+use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
-
-use crate::time::stamp;
 
 /// Age of the counted machine time after which it is counted anew although no machine came or went.
 const REFRESH: SignedDuration = SignedDuration::from_hours(1);

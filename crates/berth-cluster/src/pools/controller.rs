@@ -8,7 +8,7 @@ use berth_api::berth::{ENDS_AT_ANNOTATION, ENDS_BECAUSE_ANNOTATION, NodePool, No
 use berth_apimachinery::well_known;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_already_exists,
-    is_not_found,
+    is_not_found, stamp,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -21,7 +21,6 @@ use super::supply::{TERMINATION_TAINT, announced_end};
 use super::template::{POOL_LABEL, conditions, resources_with_accelerators, taints};
 use crate::Site;
 use crate::indexes::pods_by_node;
-use crate::time::stamp;
 
 /// Adds the node pool controller.
 pub fn install(manager: &mut Manager, site: Site) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use berth_api::berth::{Instance, LocationPolicy, NodePool, NodePoolStatus, Shortage};
 use berth_apimachinery::well_known;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -15,7 +16,6 @@ use super::supply::{self, RECLAIMED};
 use super::template::{NodeTimes, node};
 use crate::Site;
 use crate::random::{hash, suffix};
-use crate::time::stamp;
 
 /// Machines that exist and end together: the pool's own, or those of a resize request.
 struct Group {

@@ -205,7 +205,7 @@ mod tests {
         let mut pool = pool(json!({ "reclaim": { "meanLifetime": "10h" } }));
         let node = |name: &str| {
             let mut node = crate::pools::template(&pool, &Site::default(), "z", name);
-            node.metadata.creation_timestamp = Some(crate::time::stamp(at("2026-01-05T00:00:00Z")));
+            node.metadata.creation_timestamp = Some(berth_runtime::stamp(at("2026-01-05T00:00:00Z")));
             node
         };
         let nodes: Vec<Node> = (0..20).map(|i| node(&format!("n{i}"))).collect();

@@ -10,6 +10,7 @@ use berth_api::berth::{
     RESIZE_REQUEST_LABEL, allocatable_cpu_milli, allocatable_memory_bytes, machine_type,
 };
 use berth_apimachinery::well_known;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
@@ -21,7 +22,6 @@ use kube::api::ObjectMeta;
 
 use crate::Site;
 use crate::scheduling::amount;
-use crate::time::stamp;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::berth::{ENDS_AT_ANNOTATION, NodePool, NodePoolStatus};
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Site;
-use crate::time::stamp;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()

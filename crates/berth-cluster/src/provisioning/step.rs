@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
 use berth_api::berth::{ClusterConfiguration, Provisioning, ProvisioningClass};
+use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -17,7 +18,6 @@ use crate::autoscaler::View;
 use crate::pools::{MAX_RUN_DURATION, announced_end, request_of};
 use crate::random::hash;
 use crate::scheduling::PodInfo;
-use crate::time::stamp;
 
 /// First delay before capacity is checked again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_secs(60);

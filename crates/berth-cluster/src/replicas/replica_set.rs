@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{
@@ -20,7 +20,6 @@ use super::claims::{Orphans, claim, newly_orphaned};
 use super::{Writer, is_active, pod_of, ready_since, time_until_available};
 use crate::job::facts::phase;
 use crate::scheduling::matches_label_selector;
-use crate::time::stamp;
 
 /// Maximum number of pods created or deleted in one reconcile.
 const BURST: usize = 500;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use berth_api::berth::{AutoscalingProfile, ClusterConfiguration};
 use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
+    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -30,7 +30,6 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::scheduling::{Packing, PodInfo};
-use crate::time::stamp;
 pub use state::{Decision, State, Wake};
 
 /// Maximum number of bindings in flight: enough to fill a group commit, few enough to keep their

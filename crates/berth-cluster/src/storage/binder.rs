@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_runtime::{
-    Action, Cache, Error, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_conflict, is_not_found,
+    Action, Cache, Error, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeStatus, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -19,7 +19,6 @@ use super::facts::{
 };
 use super::step::{Note, Plan};
 use super::volume;
-use crate::time::stamp;
 
 /// Component of the events.
 const COMPONENT: &str = "persistentvolume-controller";

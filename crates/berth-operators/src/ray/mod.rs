@@ -15,7 +15,6 @@ mod random;
 pub mod service;
 pub mod services;
 pub mod simulation;
-mod time;
 pub mod types;
 mod version;
 mod write;

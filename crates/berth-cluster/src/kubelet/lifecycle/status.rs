@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_pod_runtime::ContainerKind;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -11,7 +12,6 @@ use k8s_openapi::api::core::v1::{
 
 use super::{End, Ending, Facts, Member, Run, RunState};
 use crate::kubelet::resize;
-use crate::time::stamp;
 
 /// Exit code that a kubelet reports for a container whose exit status it could not observe.
 pub const UNKNOWN_EXIT_CODE: i32 = 137;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_pod_runtime::{ContainerKind, ContainerState, PodState, PodUid};
-use berth_runtime::{Error, EventType, ObjectKey, brief};
+use berth_runtime::{Error, EventType, ObjectKey, brief, stamp};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -26,7 +26,6 @@ use crate::kubelet::lifecycle::{
 };
 use crate::kubelet::resize;
 use crate::kubelet::resolve::{config, image_volumes, volumes};
-use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(20);

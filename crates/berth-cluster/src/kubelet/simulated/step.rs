@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::berth::{EXIT_CODE_ANNOTATION, SimulatedPods};
 use berth_pod_runtime::ContainerKind;
+use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus};
 use kube::ResourceExt;
@@ -15,7 +16,6 @@ use crate::kubelet::lifecycle::{
     Blocked, Decision, End, Ending, Facts, Member, Notice, Run, RunState, Runs, Start, decide, members, restart_delay,
     runs_in_status,
 };
-use crate::time::stamp;
 
 /// Exit code of a stopped container (128 + SIGTERM).
 const TERMINATED: i32 = 143;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use berth_api::frameworks::{RayCronJob, RayJob};
 use berth_apimachinery::cron::Schedule;
+use berth_runtime::stamp;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -19,7 +20,6 @@ use serde_json::Value;
 
 use crate::ray::job::types::RayJobSpec;
 use crate::ray::job::validate::{self, NAME_MAX};
-use crate::ray::time::stamp;
 use crate::ray::types::lenient;
 use crate::ray::write::owned_by;
 

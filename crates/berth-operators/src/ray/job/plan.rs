@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use berth_api::frameworks::{RayCluster, RayJob};
+use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -24,7 +25,6 @@ use crate::ray::constants::{CLUSTER, DASHBOARD_PORT_NAME};
 use crate::ray::dashboard::{Answer, JobInfo};
 use crate::ray::names;
 use crate::ray::services;
-use crate::ray::time::stamp;
 use crate::ray::types::state;
 
 /// Finalizer of a RayJob: its program is stopped before it is deleted.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::frameworks::{RayCluster, RayService};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, stamp};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -35,7 +35,6 @@ use crate::ray::job::command::port_of;
 use crate::ray::job::submitter::token_secret;
 use crate::ray::objects::{heads_by_cluster, of_cluster};
 use crate::ray::simulation::{Runs, runs};
-use crate::ray::time::stamp;
 use crate::ray::types::{RayClusterSpec, RayClusterStatus, condition};
 use crate::ray::write::{Writer, is_controlled_by};
 use crate::ray::{names, services, yaml};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::frameworks::{RayCluster, RayService};
+use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -15,7 +16,6 @@ use super::types::{
 use super::validate::initializing_timeout;
 use crate::ray::dashboard::Application;
 use crate::ray::names;
-use crate::ray::time::stamp;
 
 /// Sets a condition. Its transition time changes with its value only.
 fn set(status: &mut RayServiceStatus, kind: &str, value: &str, reason: &str, message: &str, now: Timestamp) {
