@@ -26,6 +26,7 @@ mod takeover;
 mod turns;
 mod wire;
 pub mod write;
+mod writer;
 
 pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
@@ -36,6 +37,7 @@ pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
 pub use wire::decode;
+pub use writer::{Writer, Written, is_controlled_by, owned_by};
 
 use std::fmt;
 use std::future::Future;

@@ -10,12 +10,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, is_controlled_by,
+};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use crate::replicas::{Writer, is_controlled_by};
 use plan::{Notice, Plan, plan};
 
 /// Adds the controller to the manager.
@@ -95,12 +96,11 @@ impl Controller {
 
     /// Creates a Job. Returns `None` if another owner's Job has its name.
     async fn create(&self, cron_job: &CronJob, job: &Job) -> Result<Option<Job>, Error> {
-        let namespace = cron_job.namespace().unwrap_or_default();
         let failed = |error: &kube::Error| {
             let message = format!("Error creating job: {}", berth_runtime::message(error));
             self.recorder.event(cron_job, EventType::Warning, "FailedCreate", &message);
         };
-        match self.jobs.create(&namespace, job).await {
+        match self.jobs.create(job).await {
             Ok(created) => {
                 let message = format!("Created job {}", created.name_any());
                 self.recorder.event(cron_job, EventType::Normal, "SuccessfulCreate", &message);
@@ -108,7 +108,7 @@ impl Controller {
             }
             Err(error) if berth_runtime::is_already_exists(&error) => {
                 // A step that ended before it wrote the status may have created it.
-                let known = self.jobs.api(&namespace).get(&job.name_any()).await?;
+                let known = self.jobs.api(job).get(&job.name_any()).await?;
                 if is_controlled_by(&known, &cron_job.uid().unwrap_or_default()) {
                     return Ok(Some(known));
                 }
@@ -132,7 +132,7 @@ impl Controller {
             Err(error) => {
                 let message = format!("Deleted job: {error}");
                 self.recorder.event(cron_job, EventType::Warning, "FailedDelete", &message);
-                Err(error)
+                Err(error.into())
             }
         }
     }
@@ -143,6 +143,6 @@ impl Controller {
         {
             return Ok(());
         }
-        self.writer.replace_status(&CronJob { status: Some(status), ..cron_job.clone() }).await
+        Ok(self.writer.replace_status(&CronJob { status: Some(status), ..cron_job.clone() }).await?)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::cron::Schedule;
-use berth_runtime::stamp;
+use berth_runtime::{owned_by, stamp};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
@@ -18,7 +18,6 @@ use kube::ResourceExt;
 
 use crate::job::PlannedEvent;
 use crate::job::facts::finished_condition;
-use crate::replicas::owned_by;
 
 /// Annotation of a Job with the time at which it was due, in the CronJob's time zone.
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";

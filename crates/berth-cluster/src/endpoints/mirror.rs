@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME};
-use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, Writer, owned_by};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use kube::ResourceExt;
 
 use super::arrange::{Family, Group, IPV4, arrange};
 use super::{apply, sides};
-use crate::replicas::{Writer, owned_by};
 
 /// Value of [`ENDPOINT_SLICE_MANAGED_BY`] for mirrored slices, as upstream.
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -82,7 +81,7 @@ impl Reconciler for Controller {
             Some(endpoints) => arrange(&family(&endpoints), groups(&endpoints), &slices),
             None => super::arrange::Plan { delete: slices, ..Default::default() },
         };
-        apply(&self.slices, &key, plan).await?;
+        apply(&self.slices, plan).await?;
         Ok(Action::Wait)
     }
 }

@@ -20,13 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME, ZONE};
-use berth_runtime::{Action, Cache, Delta, Error, Index, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Delta, Error, Index, Manager, ObjectKey, Reconciler, Writer};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use crate::replicas::Writer;
 use plan::{MANAGER, is_selected, selector};
 
 /// Period in which changes to a Service's pods are collected into one write.
@@ -196,11 +195,11 @@ impl Reconciler for Controller {
         }
         let pods = self.members.of(&service, &self.pods);
         let slices = self.of_service.get(&key.to_string());
-        apply(&self.slices, &key, plan::plan(&service, &pods, &slices, |node| self.zone(node))).await?;
+        apply(&self.slices, plan::plan(&service, &pods, &slices, |node| self.zone(node))).await?;
         let known = self.of_endpoints.get(&key);
         match (legacy::plan(&service, &pods, known.as_deref()), known) {
-            (Some(wanted), None) => drop(self.endpoints.create(&key.namespace, &wanted).await?),
-            (Some(wanted), Some(_)) => self.endpoints.replace(&wanted).await?,
+            (Some(wanted), None) => drop(self.endpoints.create(&wanted).await?),
+            (Some(wanted), Some(_)) => drop(self.endpoints.replace(&wanted).await?),
             (None, _) => {}
         }
         Ok(Action::Wait)
@@ -220,9 +219,9 @@ impl Controller {
 }
 
 /// Carries out the writes of a plan.
-async fn apply(slices: &Writer<EndpointSlice>, service: &ObjectKey, plan: arrange::Plan) -> Result<(), Error> {
+async fn apply(slices: &Writer<EndpointSlice>, plan: arrange::Plan) -> Result<(), Error> {
     for slice in &plan.create {
-        slices.create(&service.namespace, slice).await?;
+        slices.create(slice).await?;
     }
     for slice in &plan.update {
         slices.replace(slice).await?;

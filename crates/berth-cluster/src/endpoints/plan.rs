@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME};
+use berth_runtime::owned_by;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -11,7 +12,6 @@ use kube::ResourceExt;
 
 use super::arrange::{Family, Group, IPV4, Plan, arrange};
 use crate::job::facts::{is_deleted, is_terminated};
-use crate::replicas::owned_by;
 
 /// Value of [`ENDPOINT_SLICE_MANAGED_BY`] for this controller, as upstream.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_runtime::{Cache, Delta, Error, Index, ObjectKey};
+use berth_runtime::{Cache, Delta, Error, Index, ObjectKey, owned_by};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::facts::{TRACKING_FINALIZER, finished_condition, job_spec, name};
 use crate::replicas::claims::{Orphans, claim, newly_orphaned};
-use crate::replicas::owned_by;
 
 /// Label of a Job's pods with the name of the Job.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";

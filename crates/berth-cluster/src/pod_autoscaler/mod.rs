@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use berth_apimachinery::percent::component;
 use berth_apimachinery::selector::LabelSelector;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, stamp};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, Writer, stamp};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,7 +30,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::metrics::{GROUP, VERSION};
-use crate::replicas::Writer;
 use figures::PodFigures;
 use limits::History;
 use plan::{Observed, Plan, blank, plan};

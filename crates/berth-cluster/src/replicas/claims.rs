@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_runtime::{Cache, Delta, Error, Index};
+use berth_runtime::{Cache, Delta, Error, Index, Writer, is_controlled_by, owned_by};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{Writer, is_controlled_by, owned_by};
 use crate::scheduling::matches_label_selector;
 
 /// A kind whose objects are claimed by selector.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_apimachinery::well_known;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, owned_by,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -13,7 +15,7 @@ use kube::ResourceExt;
 
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::proportional::{self, Size};
-use super::{Writer, owned_by, template_hash};
+use super::template_hash;
 use crate::scheduling::matches_label_selector;
 
 /// Label with the hash of the pod template, on a ReplicaSet and its pods.
@@ -397,7 +399,7 @@ impl Reconciler for Controller {
             }
         }
         if let Some(set) = &plan.create {
-            let created = self.sets.create(&key.namespace, set).await?;
+            let created = self.sets.create(set).await?;
             if replicas(&created) > 0 {
                 record_scaling(&format!(
                     "Scaled up replica set {} from 0 to {}",

@@ -14,14 +14,12 @@ pub mod retention;
 pub mod revisions;
 pub mod stateful_set;
 
-use berth_runtime::{Cache, Error, Manager};
+use berth_runtime::{Manager, owned_by};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ReplicationController};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::{Value, json};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
 
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::random;
@@ -33,24 +31,6 @@ pub fn install(manager: &mut Manager) {
     deployment::install(manager);
     stateful_set::install(manager);
     daemon_set::install(manager);
-}
-
-/// The owner reference that makes `owner` an object's controller.
-pub(crate) fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
-    OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: owner.name_any(),
-        uid: owner.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
-/// True if the object's controller has this UID.
-pub(crate) fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
-    let mut owners = object.owner_references().iter();
-    owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
 
 /// Hash of a pod template, as a name suffix.
@@ -91,82 +71,4 @@ fn ready_since(pod: &Pod) -> Option<jiff::Timestamp> {
 fn time_until_available(ready: jiff::Timestamp, min_ready_seconds: i32, now: jiff::Timestamp) -> std::time::Duration {
     let at = ready.checked_add(jiff::SignedDuration::from_secs(i64::from(min_ready_seconds))).unwrap_or(ready);
     std::time::Duration::try_from(at.duration_since(now)).unwrap_or_default()
-}
-
-/// Writes objects of one kind, and puts the written object into the cache at once.
-pub(crate) struct Writer<K> {
-    client: Client,
-    cache: Cache<K>,
-}
-
-impl<K> Writer<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + serde::Serialize
-        + serde::de::DeserializeOwned
-        + 'static,
-{
-    pub(crate) fn new(manager: &Manager, cache: &Cache<K>) -> Self {
-        Writer { client: manager.client(), cache: cache.clone() }
-    }
-
-    pub(crate) fn api(&self, namespace: &str) -> Api<K> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    pub(crate) async fn create(&self, namespace: &str, object: &K) -> Result<K, kube::Error> {
-        let made = berth_runtime::write::create(&self.api(namespace), &PostParams::default(), object).await?;
-        self.cache.observe(made.clone());
-        Ok(made)
-    }
-
-    /// Replaces an object; its `resourceVersion` must be current.
-    pub(crate) async fn replace(&self, object: &K) -> Result<(), Error> {
-        let api = self.api(&object.namespace().unwrap_or_default());
-        let params = PostParams::default();
-        self.cache.observe(berth_runtime::write::replace(&api, &object.name_any(), &params, object).await?);
-        Ok(())
-    }
-
-    pub(crate) async fn replace_status(&self, object: &K) -> Result<(), Error> {
-        let api = self.api(&object.namespace().unwrap_or_default());
-        let params = PostParams::default();
-        self.cache.observe(berth_runtime::write::replace_status(&api, &object.name_any(), &params, object).await?);
-        Ok(())
-    }
-
-    /// Applies a strategic merge patch. Returns `None` if the object does not exist any more.
-    pub(crate) async fn patch(&self, object: &K, patch: &Value) -> Result<Option<K>, Error> {
-        let api = self.api(&object.namespace().unwrap_or_default());
-        let patch = Patch::Strategic(patch);
-        match berth_runtime::write::patch(&api, &object.name_any(), &PatchParams::default(), &patch).await {
-            Ok(patched) => {
-                self.cache.observe(patched.clone());
-                Ok(Some(patched))
-            }
-            Err(error) if berth_runtime::is_not_found(&error) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Deletes the object, unless another one with the same name has replaced it.
-    pub(crate) async fn delete(&self, object: &K) -> Result<(), Error> {
-        let preconditions = Preconditions { uid: object.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-        match self.api(&object.namespace().unwrap_or_default()).delete(&object.name_any(), &params).await {
-            Ok(answer) => {
-                // The API server returns the object while it terminates, or a Status once it is
-                // deleted.
-                match answer.left() {
-                    Some(left) => self.cache.observe(left),
-                    None => self.cache.observe_deleted(object),
-                }
-                Ok(())
-            }
-            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
 }

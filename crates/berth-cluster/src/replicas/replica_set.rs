@@ -6,7 +6,9 @@ use std::cmp::Reverse;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, stamp};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, stamp,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{
@@ -17,7 +19,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 
 use super::claims::{Orphans, claim, newly_orphaned};
-use super::{Writer, is_active, pod_of, ready_since, time_until_available};
+use super::{is_active, pod_of, ready_since, time_until_available};
 use crate::job::facts::phase;
 use crate::scheduling::matches_label_selector;
 
@@ -293,7 +295,7 @@ impl<K: Replicated> Controller<K> {
         for _ in 0..count {
             let mut pod = pod_of(set, &wanted.template);
             pod.metadata.generate_name = Some(format!("{}-", set.name_any()));
-            match self.pods.create(&set.namespace().unwrap_or_default(), &pod).await {
+            match self.pods.create(&pod).await {
                 Ok(created) => {
                     let message = format!("Created pod: {}", created.name_any());
                     self.recorder.event(set, EventType::Normal, "SuccessfulCreate", &message);

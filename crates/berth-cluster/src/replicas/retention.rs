@@ -6,12 +6,11 @@
 //!
 //! Source: Kubernetes documentation, "StatefulSets: PersistentVolumeClaim retention".
 
+use berth_runtime::owned_by;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-
-use super::owned_by;
 
 const DELETE: &str = "Delete";
 

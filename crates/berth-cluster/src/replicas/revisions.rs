@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_apimachinery::well_known;
-use berth_runtime::{Cache, Error, Index, ObjectKey};
+use berth_runtime::{Cache, Error, Index, Manager, ObjectKey, Writer, is_controlled_by, owned_by};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,8 +17,6 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
-
-use super::{Writer, is_controlled_by, owned_by};
 
 /// Default of `revisionHistoryLimit`.
 const LIMIT_DEFAULT: i32 = 10;
@@ -121,7 +119,7 @@ pub(crate) struct Revisions {
 }
 
 impl Revisions {
-    pub(crate) fn new<K>(client: kube::Client, revisions: &Cache<ControllerRevision>) -> Self
+    pub(crate) fn new<K>(manager: &Manager, revisions: &Cache<ControllerRevision>) -> Self
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + 'static,
     {
@@ -129,7 +127,7 @@ impl Revisions {
             of_owner: revisions.index(|revision| {
                 ObjectKey::of_controller_owner::<K>(revision).map(|key| key.to_string()).into_iter().collect()
             }),
-            writer: Writer { client, cache: revisions.clone() },
+            writer: Writer::new(manager, revisions),
         }
     }
 
@@ -145,13 +143,12 @@ impl Revisions {
     where
         K: Resource<DynamicType = ()>,
     {
-        let namespace = owner.namespace().unwrap_or_default();
         if let Some(revision) = &plan.create {
-            match self.writer.create(&namespace, revision).await {
+            match self.writer.create(revision).await {
                 Err(error) if berth_runtime::is_already_exists(&error) => {
                     // A deleted set of the same name and template left the revision, or the cache
                     // does not have it yet.
-                    let known = self.writer.api(&namespace).get(&revision.name_any()).await?;
+                    let known = self.writer.api(revision).get(&revision.name_any()).await?;
                     let uid = owner.uid().unwrap_or_default();
                     if !is_controlled_by(&known, &uid) {
                         let adopted = ControllerRevision {

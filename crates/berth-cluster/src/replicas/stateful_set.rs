@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use berth_apimachinery::int_or_string;
 use berth_apimachinery::well_known::POD_INDEX;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, owned_by,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{
@@ -25,7 +27,7 @@ use serde_json::json;
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::retention;
 use super::revisions::{History, Revisions, Wanted, history, revision_name, template_of};
-use super::{Writer, owned_by, pod_of, ready_since, template_hash, time_until_available};
+use super::{pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::scheduling::matches_label_selector;
 
@@ -269,7 +271,7 @@ pub(super) fn install(manager: &mut Manager) {
     let revisions = manager.cache::<ControllerRevision>();
     let controller = Controller {
         orphans: Orphans::new(&pods),
-        revisions: Revisions::new::<StatefulSet>(manager.client(), &revisions),
+        revisions: Revisions::new::<StatefulSet>(manager, &revisions),
         claims: Writer::new(manager, &claims),
         clock: manager.clock(),
         recorder: manager.recorder("statefulset-controller"),
@@ -336,7 +338,7 @@ impl Reconciler for Controller {
                     break;
                 }
             }
-            match self.pods.create(&key.namespace, pod).await {
+            match self.pods.create(pod).await {
                 Ok(_) => {
                     let message = format!("create Pod {name} in StatefulSet {} successful", key.name);
                     record_event(EventType::Normal, "SuccessfulCreate", &message);
@@ -402,7 +404,7 @@ impl Controller {
         let namespace = set.namespace().unwrap_or_default();
         for (pod, ordinal) in pods.iter().filter_map(|pod| Some((pod, ordinal_of(set, pod)?))) {
             for name in templates.iter().map(|template| claim_name(set, template, ordinal)) {
-                let known = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name));
+                let known = self.claims.cache().get(&ObjectKey::namespaced(&namespace, &name));
                 let known = known.filter(|claim| claim.metadata.deletion_timestamp.is_none());
                 let is_surplus = !ordinals.contains(&ordinal);
                 if let Some(claim) = known.and_then(|claim| retention::updated(set, pod, is_surplus, &claim)) {
@@ -424,14 +426,14 @@ impl Controller {
         let (pod_name, set_name, namespace) = (pod.name_any(), set.name_any(), set.namespace().unwrap_or_default());
         for claim in ordinal_of(set, pod).map(|ordinal| claims(set, ordinal)).unwrap_or_default() {
             let name = claim.name_any();
-            if let Some(claim) = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name)) {
+            if let Some(claim) = self.claims.cache().get(&ObjectKey::namespaced(&namespace, &name)) {
                 if claim.metadata.deletion_timestamp.is_some() {
                     return Ok(false);
                 }
                 continue;
             }
             let subject = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
-            match self.claims.create(&namespace, &claim).await {
+            match self.claims.create(&claim).await {
                 Ok(_) => record_event(EventType::Normal, "SuccessfulCreate", &format!("{subject} success")),
                 // The cache is stale. It will show if this claim is being deleted.
                 Err(error) if berth_runtime::is_already_exists(&error) => return Ok(false),

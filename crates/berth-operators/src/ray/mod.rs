@@ -17,7 +17,6 @@ pub mod services;
 pub mod simulation;
 pub mod types;
 mod version;
-mod write;
 mod yaml;
 
 use berth_runtime::Manager;

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 
 use super::constants::{CLUSTER, IDENTIFIER, NODE_TYPE, ORIGIN_KIND, ORIGIN_NAME};
 use super::names;
-use super::write::owned_by;
+use berth_runtime::owned_by;
 
 /// The Service of the head under the name of `owner`, from the cluster's own head Service. Its name
 /// stays when the owner changes clusters.

@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::revisions::{Revisions, Wanted, history, revision_name};
-use super::{Writer, template_hash};
+use super::template_hash;
 use crate::scheduling::matches_label_selector;
 use plan::{Backoff, Plan, plan};
 use pod::{HASH, pod_for};
@@ -42,7 +42,7 @@ pub(super) fn install(manager: &mut Manager) {
             ObjectKey::of_controller_owner::<DaemonSet>(pod).map(|key| key.to_string()).into_iter().collect()
         }),
         orphans: Orphans::new(&pods),
-        revisions: Revisions::new::<DaemonSet>(manager.client(), &revisions),
+        revisions: Revisions::new::<DaemonSet>(manager, &revisions),
         pods: Writer::new(manager, &pods),
         writer: Writer::new(manager, &sets),
         sets: sets.clone(),
@@ -136,7 +136,7 @@ impl Controller {
         }
         for node in &plan.create {
             let pod = pod_for(set, node, hash);
-            match self.pods.create(&set.namespace().unwrap_or_default(), &pod).await {
+            match self.pods.create(&pod).await {
                 Ok(created) => {
                     record(EventType::Normal, "SuccessfulCreate", &format!("Created pod: {}", created.name_any()));
                 }

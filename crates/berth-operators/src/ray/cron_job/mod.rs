@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::ray::write::Writer;
+use berth_runtime::Writer;
 use plan::{Notice, plan};
 
 /// Adds the controller to the manager.

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::ray::job::types::RayJobSpec;
 use crate::ray::job::validate::{self, NAME_MAX};
 use crate::ray::types::lenient;
-use crate::ray::write::owned_by;
+use berth_runtime::owned_by;
 
 /// Label of a RayJob: name of its RayCronJob.
 pub const NAME_LABEL: &str = "ray.io/cronjob-name";

@@ -13,7 +13,7 @@ use super::types::{RayJobSpec, RayJobStatus, SubmissionMode};
 use crate::ray::constants::{NO_HEAD_RESTART, ORIGIN_KIND, ORIGIN_NAME, SUBMISSION_MODE};
 use crate::ray::simulation;
 use crate::ray::types::RayClusterSpec;
-use crate::ray::write::owned_by;
+use berth_runtime::owned_by;
 
 /// Run time of a simulated sidecar of a RayJob without the annotation.
 const SIDECAR_DURATION_DEFAULT: &str = "60s";

@@ -35,7 +35,7 @@ use crate::ray::names;
 use crate::ray::objects::{heads_by_cluster, of_cluster};
 use crate::ray::simulation::{Runs, runs};
 use crate::ray::types::RayClusterSpec;
-use crate::ray::write::{Writer, is_controlled_by};
+use berth_runtime::{Writer, is_controlled_by};
 use plan::{FINALIZER, Plan, World, Write, plan, unreachable};
 use types::{RayJobSpec, RayJobStatus, deployment};
 
@@ -341,7 +341,7 @@ impl Controller {
 /// Deletes the object, if there is one.
 async fn delete<K>(writer: &Writer<K>, object: Option<&K>) -> kube::Result<()>
 where
-    K: crate::ray::write::Written,
+    K: berth_runtime::Written,
 {
     match object {
         Some(object) => writer.delete(object).await,

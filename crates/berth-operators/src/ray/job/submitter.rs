@@ -19,7 +19,7 @@ use super::types::{RayJobSpec, RayJobStatus, SubmissionMode};
 use crate::ray::constants::{COMPONENT, CREATED_BY, ORIGIN_KIND, ORIGIN_NAME};
 use crate::ray::names;
 use crate::ray::types::RayClusterSpec;
-use crate::ray::write::owned_by;
+use berth_runtime::owned_by;
 
 /// Name of the container that submits, in a head pod and by default in a submitter pod.
 pub const CONTAINER: &str = "ray-job-submitter";

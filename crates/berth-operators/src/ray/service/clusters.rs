@@ -13,7 +13,7 @@ use sha1::{Digest, Sha1};
 
 use super::types::{RayServiceSpec, RayServiceStatus, condition};
 use crate::ray::constants::{ORIGIN_KIND, ORIGIN_NAME};
-use crate::ray::write::owned_by;
+use berth_runtime::owned_by;
 
 /// Annotation of a cluster: hash of the spec that it was made from.
 const HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";

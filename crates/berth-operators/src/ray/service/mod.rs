@@ -36,8 +36,8 @@ use crate::ray::job::submitter::token_secret;
 use crate::ray::objects::{heads_by_cluster, of_cluster};
 use crate::ray::simulation::{Runs, runs};
 use crate::ray::types::{RayClusterSpec, RayClusterStatus, condition};
-use crate::ray::write::{Writer, is_controlled_by};
 use crate::ray::{names, services, yaml};
+use berth_runtime::{Writer, is_controlled_by};
 use status::{Observed, Serving, Suspension};
 use types::{RayServiceSpec, RayServiceStatus};
 

@@ -10,7 +10,7 @@ use kube::api::ObjectMeta;
 use super::types::RayServiceSpec;
 use crate::ray::constants::{CLUSTER, ORIGIN_KIND, ORIGIN_NAME, SERVE, SERVE_PORT_NAME};
 use crate::ray::names;
-use crate::ray::write::owned_by;
+use berth_runtime::owned_by;
 
 /// The Service that selects the serving pods of `cluster`. Its ports are those of the cluster's
 /// head Service that belong to Ray Serve; the user's own Service may describe them further.

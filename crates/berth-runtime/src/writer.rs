@@ -1,16 +1,17 @@
-//! The writes of the Ray controllers. A writer writes objects of one kind, and adds each written
-//! object to the cache at once.
+//! The writes of controllers that make objects from others. A writer writes objects of one kind, and
+//! adds each written object to the cache at once, so that no object is created twice.
 
 use std::fmt::Debug;
 
-use berth_runtime::{Cache, Error, Manager};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::{Cache, Manager, is_already_exists, is_not_found, write};
 
 /// The reference of an object to its controlling owner.
 pub fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
@@ -57,7 +58,13 @@ impl<K: Written> Writer<K> {
         Self { client: manager.client(), cache: cache.clone() }
     }
 
-    fn api(&self, object: &K) -> Api<K> {
+    /// The cache that gets the written objects.
+    pub fn cache(&self) -> &Cache<K> {
+        &self.cache
+    }
+
+    /// The API of the namespace of `object`.
+    pub fn api(&self, object: &K) -> Api<K> {
         Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default())
     }
 
@@ -66,7 +73,7 @@ impl<K: Written> Writer<K> {
     /// # Errors
     /// The API rejects the object.
     pub async fn create(&self, object: &K) -> kube::Result<K> {
-        let made = berth_runtime::write::create(&self.api(object), &PostParams::default(), object).await?;
+        let made = write::create(&self.api(object), &PostParams::default(), object).await?;
         self.cache.observe(made.clone());
         Ok(made)
     }
@@ -79,7 +86,7 @@ impl<K: Written> Writer<K> {
     pub async fn create_owned<O: Resource>(&self, object: &K, owner: &O) -> kube::Result<()> {
         match self.create(object).await {
             Ok(_) => Ok(()),
-            Err(error) if berth_runtime::is_already_exists(&error) => {
+            Err(error) if is_already_exists(&error) => {
                 let known = self.api(object).get(&object.name_any()).await?;
                 if !is_controlled_by(&known, owner.meta().uid.as_deref().unwrap_or_default()) {
                     return Err(error);
@@ -97,7 +104,7 @@ impl<K: Written> Writer<K> {
     /// The API rejects the write.
     pub async fn replace(&self, object: &K) -> kube::Result<K> {
         let api = self.api(object);
-        let stored = berth_runtime::write::replace(&api, &object.name_any(), &PostParams::default(), object).await?;
+        let stored = write::replace(&api, &object.name_any(), &PostParams::default(), object).await?;
         self.cache.observe(stored.clone());
         Ok(stored)
     }
@@ -109,7 +116,7 @@ impl<K: Written> Writer<K> {
     pub async fn label(&self, object: &K, key: &str, value: &str) -> kube::Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"uid": object.uid(), "labels": {key: value}}}));
         let (name, params) = (object.name_any(), PatchParams::default());
-        self.cache.observe(berth_runtime::write::patch(&self.api(object), &name, &params, &patch).await?);
+        self.cache.observe(write::patch(&self.api(object), &name, &params, &patch).await?);
         Ok(())
     }
 
@@ -117,10 +124,26 @@ impl<K: Written> Writer<K> {
     ///
     /// # Errors
     /// The API rejects the write.
-    pub async fn replace_status(&self, object: &K) -> Result<(), Error> {
+    pub async fn replace_status(&self, object: &K) -> kube::Result<()> {
         let (api, params) = (self.api(object), PostParams::default());
-        self.cache.observe(berth_runtime::write::replace_status(&api, &object.name_any(), &params, object).await?);
+        self.cache.observe(write::replace_status(&api, &object.name_any(), &params, object).await?);
         Ok(())
+    }
+
+    /// Applies a strategic merge patch. Returns `None` if the object does not exist any more.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn patch(&self, object: &K, patch: &Value) -> kube::Result<Option<K>> {
+        let (name, params) = (object.name_any(), PatchParams::default());
+        match write::patch(&self.api(object), &name, &params, &Patch::Strategic(patch)).await {
+            Ok(patched) => {
+                self.cache.observe(patched.clone());
+                Ok(Some(patched))
+            }
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes the object, unless another one of its name has replaced it.
@@ -139,7 +162,7 @@ impl<K: Written> Writer<K> {
                 }
                 Ok(())
             }
-            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
