@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
-    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem,
+    SchedulerConfiguration, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -408,22 +409,6 @@ impl<'de> Deserialize<'de> for RunDuration {
 #[serde(transparent)]
 pub struct ExitCode(pub u8);
 
-/// The pod scheduler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SchedulerConfiguration {
-    /// The scheduler handles pods with this `spec.schedulerName`.
-    pub name: String,
-    /// True if pods may preempt pods of lower priority.
-    pub preemption: bool,
-}
-
-impl Default for SchedulerConfiguration {
-    fn default() -> Self {
-        Self { name: "default-scheduler".into(), preemption: true }
-    }
-}
-
 /// All fields except the pools, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -617,6 +602,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a known machine type")));
             }
         }
+        problems.extend(self.scheduler.problems(&at("scheduler")));
         problems.extend(self.images.problems(&at("images")));
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
