@@ -98,11 +98,6 @@ impl PodInfo {
         self.spec().and_then(|spec| spec.preemption_policy.as_deref()) != Some("Never")
     }
 
-    /// True if the scheduler of this name places it.
-    pub fn is_for_scheduler(&self, name: &str) -> bool {
-        self.scheduler_name() == name
-    }
-
     /// Name of the scheduler that places it.
     pub fn scheduler_name(&self) -> &str {
         self.spec().and_then(|spec| spec.scheduler_name.as_deref()).unwrap_or("default-scheduler")
