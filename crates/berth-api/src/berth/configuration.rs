@@ -556,6 +556,7 @@ impl ClusterConfiguration {
         if let Some(why) = name_problem(&self.name) {
             problems.push(Problem::new(at("name"), why.replace("a pool name", "a cluster name")));
         }
+        // Node pools: valid, with distinct names, and at most one for this machine.
         let mut names = BTreeSet::new();
         for (i, pool) in self.node_pools.iter().enumerate() {
             let here = at(&format!("nodePools[{i}]"));
@@ -572,6 +573,7 @@ impl ClusterConfiguration {
             let message = format!("{:?}: only one pool can be this machine, which is one node", pool.name);
             problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
+        // The node autoscaler, and the bounds of both autoscalers.
         let scaling = &self.autoscaling;
         if scaling.scan_interval.0.is_zero() {
             problems.push(Problem::new(at("autoscaling.scanInterval"), "must be more than 0s"));
@@ -594,6 +596,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(field), format!("{value} is less than {least}")));
             }
         }
+        // Node auto-provisioning: limits and machine types.
         let provisioning = &self.node_auto_provisioning;
         if provisioning.enabled {
             for resource in ["cpu", "memory"] {
@@ -618,6 +621,7 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));

