@@ -15,6 +15,7 @@ mod node_pool;
 mod problem;
 mod supply;
 
+pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
     OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
