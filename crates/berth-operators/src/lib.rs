@@ -5,6 +5,7 @@
 //! knows the API and the clock, and no kubelet and no API server.
 
 pub mod appwrapper;
+pub mod health;
 pub mod ray;
 mod unattended;
 

@@ -6,14 +6,13 @@
 //!
 //! Source: `pkg/config` of project-codeflare/appwrapper 1.2.1 and 0.30.0.
 
-use std::collections::BTreeMap;
 use std::time::Duration as Span;
 
-use berth_apimachinery::names::{is_dns1123_subdomain, is_label_value, is_qualified_name};
+use berth_apimachinery::names::is_dns1123_subdomain;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::berth::{ConfigurationError, Duration, NodeTaint, Problem, TaintEffect, strict};
+use crate::berth::{ConfigurationError, Duration, NodeHealthConfiguration, Problem, strict};
 
 /// The whole file. The sections besides `appwrapper` configure upstream's process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,7 +36,7 @@ pub struct ConfigurationFile {
 #[serde(rename_all = "camelCase", default)]
 pub struct AppWrapperConfiguration {
     /// Node health: which nodes pods must leave or avoid.
-    pub autopilot: Autopilot,
+    pub autopilot: NodeHealthConfiguration,
     /// Grace periods and limits of retries.
     pub fault_tolerance: FaultTolerance,
     /// Unless false, the creator of an AppWrapper must be authorized to create its components.
@@ -60,27 +59,6 @@ pub struct AppWrapperConfiguration {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kueue_job_reconciller: Option<KueueJobReconciler>,
 }
-
-/// Node health: which nodes pods must leave or avoid.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Autopilot {
-    /// Adds node affinities that avoid unhealthy nodes to pods that request the resources.
-    pub inject_anti_affinities: bool,
-    /// Reacts to the labels of nodes.
-    pub monitor_nodes: bool,
-    /// Labels of nodes that mark a resource of the node as unhealthy.
-    pub resource_taints: ResourceTaints,
-    /// Weight of the preferred affinity for effect PreferNoSchedule, 1 to 100.
-    pub prefer_no_schedule_weight: i32,
-}
-
-/// For each resource: the node labels (key and value) that mark the resource as unhealthy, and their
-/// effect. The entries of a file replace or extend the defaults, resource by resource; an empty list
-/// removes a default.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct ResourceTaints(pub BTreeMap<String, Vec<NodeTaint>>);
 
 /// Grace periods and limits of retries. Most can be changed per AppWrapper by an annotation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -162,7 +140,7 @@ pub struct CertManagement {
 impl Default for AppWrapperConfiguration {
     fn default() -> Self {
         Self {
-            autopilot: Autopilot::default(),
+            autopilot: NodeHealthConfiguration::default(),
             fault_tolerance: FaultTolerance::default(),
             user_rbac_admission_check: true,
             scheduler_name: String::new(),
@@ -170,17 +148,6 @@ impl Default for AppWrapperConfiguration {
             slack_queue_name: String::new(),
             enable_kueue_integrations: None,
             kueue_job_reconciller: None,
-        }
-    }
-}
-
-impl Default for Autopilot {
-    fn default() -> Self {
-        Self {
-            inject_anti_affinities: true,
-            monitor_nodes: true,
-            resource_taints: ResourceTaints::default(),
-            prefer_no_schedule_weight: 50,
         }
     }
 }
@@ -198,36 +165,6 @@ impl Default for FaultTolerance {
             success_ttl: Duration::from_secs(7 * 24 * 3600),
         }
     }
-}
-
-impl Default for ResourceTaints {
-    fn default() -> Self {
-        Self(default_resource_taints())
-    }
-}
-
-impl<'de> Deserialize<'de> for ResourceTaints {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut taints = default_resource_taints();
-        taints.extend(BTreeMap::<String, Vec<NodeTaint>>::deserialize(deserializer)?);
-        Ok(Self(taints))
-    }
-}
-
-/// The label that Autopilot writes on nodes with GPUs.
-const GPU_HEALTH: &str = "autopilot.ibm.com/gpuhealth";
-
-/// The taints that are assumed for NVIDIA's GPUs: those of AppWrapper 1.x (WARN, TESTING, EVICT) and
-/// of 0.30 (ERR, TESTING, EVICT) together. No value has different effects in the two versions.
-pub fn default_resource_taints() -> BTreeMap<String, Vec<NodeTaint>> {
-    let taints = [
-        ("WARN", TaintEffect::PreferNoSchedule),
-        ("ERR", TaintEffect::NoSchedule),
-        ("TESTING", TaintEffect::NoSchedule),
-        ("EVICT", TaintEffect::NoExecute),
-    ];
-    let taint = |(value, effect): (&str, _)| NodeTaint { key: GPU_HEALTH.to_owned(), value: value.to_owned(), effect };
-    BTreeMap::from([("nvidia.com/gpu".to_owned(), taints.map(taint).to_vec())])
 }
 
 /// Reads a duration: Go text, or an integer of nanoseconds.
@@ -312,28 +249,6 @@ impl AppWrapperConfiguration {
     }
 }
 
-impl Autopilot {
-    fn problems(&self, path: &str) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let weight = self.prefer_no_schedule_weight;
-        if !(1..=100).contains(&weight) {
-            let message = format!("{weight} is not a weight from 1 to 100");
-            problems.push(Problem::new(format!("{path}.preferNoScheduleWeight"), message));
-        }
-        for (resource, taints) in &self.resource_taints.0 {
-            let here = format!("{path}.resourceTaints[{resource}]");
-            problems.extend(is_qualified_name(resource).into_iter().map(|why| Problem::new(&here, why)));
-            for (index, taint) in taints.iter().enumerate() {
-                let key = is_qualified_name(&taint.key).into_iter().map(|why| ("key", why));
-                let value = is_label_value(&taint.value).into_iter().map(|why| ("value", why));
-                let found = key.chain(value);
-                problems.extend(found.map(|(field, why)| Problem::new(format!("{here}[{index}].{field}"), why)));
-            }
-        }
-        problems
-    }
-}
-
 impl FaultTolerance {
     fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -376,7 +291,7 @@ mod tests {
     }
 
     fn taints(file: &ConfigurationFile, resource: &str) -> Vec<(String, &'static str)> {
-        let taints = file.appwrapper.autopilot.resource_taints.0.get(resource);
+        let taints = file.appwrapper.autopilot.resource_taints.get(resource);
         taints.into_iter().flatten().map(|taint| (taint.value.clone(), taint.effect.as_str())).collect()
     }
 
@@ -456,7 +371,7 @@ mod tests {
             "schedulerName": "A b",
             "autopilot": {
                 "preferNoScheduleWeight": 0,
-                "resourceTaints": {"gpu": [{"key": "a b", "value": "c", "effect": "NoSchedule"}]},
+                "resourceTaints": {"gpu": [{"key": "", "value": "c", "effect": "NoSchedule"}]},
             },
             "faultTolerance": {"admissionGracePeriod": "25h", "retryLimit": -1, "successTTLCeiling": "0s"},
         }}));

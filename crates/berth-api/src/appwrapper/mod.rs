@@ -3,6 +3,4 @@
 
 mod configuration;
 
-pub use configuration::{
-    AppWrapperConfiguration, Autopilot, ConfigurationFile, FaultTolerance, ResourceTaints, default_resource_taints,
-};
+pub use configuration::{AppWrapperConfiguration, ConfigurationFile, FaultTolerance};

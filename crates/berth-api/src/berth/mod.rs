@@ -9,6 +9,7 @@ mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod health;
 mod images;
 mod machines;
 mod node_pool;
@@ -22,6 +23,9 @@ pub use configuration::{
     SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use health::{
+    GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
+};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
