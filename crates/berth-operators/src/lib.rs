@@ -4,6 +4,8 @@
 //! ours runs, so that manifests of the project run unchanged. An operator is an ordinary client: it
 //! knows the API and the clock, and no kubelet and no API server.
 
+pub mod appwrapper;
+pub mod health;
 pub mod ray;
 mod unattended;
 

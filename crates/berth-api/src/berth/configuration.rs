@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::appwrapper::AppWrapperConfiguration;
+
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
@@ -54,16 +56,20 @@ pub struct ClusterConfiguration {
 
 /// The operators of other projects that run in the cluster. A user who installs such a project turns
 /// ours off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// AppWrapper, in place of its own controller.
+    pub app_wrappers: bool,
+    /// The section `appwrapper` of AppWrapper's configuration file.
+    pub app_wrapper_configuration: AppWrapperConfiguration,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true }
+        Self { ray: true, app_wrappers: true, app_wrapper_configuration: AppWrapperConfiguration::default() }
     }
 }
 
@@ -621,6 +627,8 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        let app_wrapper = &self.operators.app_wrapper_configuration;
+        problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
         // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
@@ -672,7 +680,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
 }
 
 /// Reads a value. Reports a wrong type, and every unknown field, with its path.
-fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let read = {
