@@ -1,5 +1,5 @@
-//! Rules for the name and the spec of a RayCluster, as KubeRay checks them before it acts. A
-//! cluster that breaks one is left alone, and an event names the rule.
+//! Rules for the name and the spec of a RayCluster, which KubeRay also checks before it acts. If a
+//! cluster breaks a rule, an event names the rule, and the objects of the cluster are not changed.
 
 use std::collections::BTreeMap;
 
