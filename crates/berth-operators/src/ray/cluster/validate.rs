@@ -331,7 +331,8 @@ fn authentication(spec: &RayClusterSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// What needs a feature gate of KubeRay that is off by default, and that this operator lacks.
+/// Rejects the fields that need a feature gate of KubeRay that is off by default. This operator
+/// does not support them.
 fn unsupported(spec: &RayClusterSpec) -> Result<(), String> {
     if spec.history_server_options.is_some() {
         return Err("RayClusterHistoryServer feature gate is not enabled".to_owned());
