@@ -321,7 +321,7 @@ fn a_slice_with_a_dead_host_is_replaced_as_a_whole() {
 }
 
 #[test]
-fn a_surplus_slice_is_deleted_as_a_whole() {
+fn a_slice_is_deleted_as_a_whole() {
     let cluster = slices(2);
     let pods = made(&cluster, "Running");
     let mut spec = cluster.spec.clone();
