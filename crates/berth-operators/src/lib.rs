@@ -6,27 +6,38 @@
 
 pub mod health;
 pub mod ray;
+pub mod slack_queue;
 mod unattended;
 
-use berth_api::berth::OperatorConfiguration;
+use std::sync::Arc;
+
+use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
 /// The operators that run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// Reaction to unhealthy nodes.
+    pub node_health: Arc<NodeHealthConfiguration>,
+    /// Name of the slack queue; empty if there is none.
+    pub slack_queue: String,
 }
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        Self { ray: configuration.ray }
+        Self {
+            ray: configuration.ray,
+            node_health: Arc::new(configuration.node_health.clone()),
+            slack_queue: configuration.slack_queue.clone(),
+        }
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ray: true }
+        Self::from(&OperatorConfiguration::default())
     }
 }
 
@@ -35,5 +46,6 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
-    unattended::install(manager, options);
+    slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
+    unattended::install(manager, &options);
 }

@@ -43,7 +43,7 @@ kinds!(
 );
 
 /// Watches the kinds that no operator of ours reconciles.
-pub fn install(manager: &mut Manager, options: Options) {
+pub fn install(manager: &mut Manager, options: &Options) {
     if !options.ray {
         let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \
                     install KubeRay";

@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
-    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+    AutopilotConfiguration, ConfigurationError, Duration, DurationError, ImageConfiguration, NodeHealthConfiguration,
+    NodePool, NodePoolSpec, Problem, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -54,16 +55,28 @@ pub struct ClusterConfiguration {
 
 /// The operators of other projects that run in the cluster. A user who installs such a project turns
 /// ours off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// Reaction to unhealthy nodes.
+    pub node_health: NodeHealthConfiguration,
+    /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
+    /// away. Empty: none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: AutopilotConfiguration,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true }
+        Self {
+            ray: true,
+            node_health: NodeHealthConfiguration::default(),
+            slack_queue: String::new(),
+            autopilot: AutopilotConfiguration::default(),
+        }
     }
 }
 
@@ -618,6 +631,8 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        problems.extend(self.operators.node_health.problems(&at("operators.nodeHealth")));
+        problems.extend(self.operators.autopilot.problems(&at("operators.autopilot")));
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
