@@ -4,6 +4,7 @@
 //! ours runs, so that manifests of the project run unchanged. An operator is an ordinary client: it
 //! knows the API and the clock, and no kubelet and no API server.
 
+pub mod autopilot;
 pub mod health;
 pub mod ray;
 pub mod slack_queue;
@@ -15,7 +16,7 @@ use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
 /// The operators that run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
@@ -23,6 +24,8 @@ pub struct Options {
     pub node_health: Arc<NodeHealthConfiguration>,
     /// Name of the slack queue; empty if there is none.
     pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: autopilot::Options,
 }
 
 impl From<&OperatorConfiguration> for Options {
@@ -31,6 +34,10 @@ impl From<&OperatorConfiguration> for Options {
             ray: configuration.ray,
             node_health: Arc::new(configuration.node_health.clone()),
             slack_queue: configuration.slack_queue.clone(),
+            autopilot: autopilot::Options {
+                configuration: Arc::new(configuration.autopilot.clone()),
+                ..autopilot::Options::default()
+            },
         }
     }
 }
@@ -46,6 +53,8 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
+    autopilot::install(manager, options.autopilot.clone());
+    health::monitor::install(manager, options.node_health.clone());
     slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
     unattended::install(manager, &options);
 }

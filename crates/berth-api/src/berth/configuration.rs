@@ -683,7 +683,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
 }
 
 /// Reads a value. Reports a wrong type, and every unknown field, with its path.
-fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
+pub(super) fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let read = {
