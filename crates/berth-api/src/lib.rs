@@ -7,6 +7,7 @@
 //! This crate makes no decisions and connects to no server; conversion and defaults are pure
 //! functions.
 
+pub mod appwrapper;
 pub mod autoscaling;
 pub mod berth;
 mod crd;

@@ -1,9 +1,12 @@
-//! The operators of projects whose manifests Berth takes.
+//! Operators for the custom resources of other projects, such as KubeRay.
 //!
-//! A cluster that runs such a project has its operator, and ours stays off. In an embedded cluster
-//! ours runs, so that manifests of the project run unchanged. An operator is an ordinary client: it
-//! knows the API and the clock, and no kubelet and no API server.
+//! Berth's operators run in embedded clusters, so that manifests of such a project work there
+//! unchanged. A cluster in which the project's own operator is installed uses that operator. An
+//! operator is an ordinary client: it uses the API and the clock, and depends on neither the
+//! kubelet nor the API server.
 
+pub mod appwrapper;
+pub mod health;
 pub mod ray;
 mod unattended;
 

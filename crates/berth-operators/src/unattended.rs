@@ -1,6 +1,6 @@
-//! Kinds that the cluster accepts and that no operator reconciles: an object that has no status
-//! after half a minute gets an event about it. An operator that a user installs writes a status, and
-//! nothing is reported then.
+//! Events about objects that no operator reconciles: an object of a kind that none of Berth's
+//! operators reconciles gets an event if it has no status after half a minute. An operator that a
+//! user installs writes a status, so its objects get no event.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -42,7 +42,7 @@ kinds!(
     TrainJob, XGBoostJob
 );
 
-/// Watches the kinds that no operator of ours reconciles.
+/// Watches the kinds that none of Berth's running operators reconciles.
 pub fn install(manager: &mut Manager, options: Options) {
     if !options.ray {
         let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \

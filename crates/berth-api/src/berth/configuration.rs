@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::appwrapper::AppWrapperConfiguration;
+
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
@@ -54,16 +56,20 @@ pub struct ClusterConfiguration {
 
 /// The operators of other projects that run in the cluster. A user who installs such a project turns
 /// ours off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// AppWrapper, in place of its own controller.
+    pub app_wrappers: bool,
+    /// The section `appwrapper` of AppWrapper's configuration file.
+    pub app_wrapper_configuration: AppWrapperConfiguration,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true }
+        Self { ray: true, app_wrappers: true, app_wrapper_configuration: AppWrapperConfiguration::default() }
     }
 }
 
@@ -556,6 +562,7 @@ impl ClusterConfiguration {
         if let Some(why) = name_problem(&self.name) {
             problems.push(Problem::new(at("name"), why.replace("a pool name", "a cluster name")));
         }
+        // Node pools: valid, with distinct names, and at most one for this machine.
         let mut names = BTreeSet::new();
         for (i, pool) in self.node_pools.iter().enumerate() {
             let here = at(&format!("nodePools[{i}]"));
@@ -572,6 +579,7 @@ impl ClusterConfiguration {
             let message = format!("{:?}: only one pool can be this machine, which is one node", pool.name);
             problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
+        // The node autoscaler, and the bounds of both autoscalers.
         let scaling = &self.autoscaling;
         if scaling.scan_interval.0.is_zero() {
             problems.push(Problem::new(at("autoscaling.scanInterval"), "must be more than 0s"));
@@ -594,6 +602,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(field), format!("{value} is less than {least}")));
             }
         }
+        // Node auto-provisioning: limits and machine types.
         let provisioning = &self.node_auto_provisioning;
         if provisioning.enabled {
             for resource in ["cpu", "memory"] {
@@ -618,6 +627,9 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        let app_wrapper = &self.operators.app_wrapper_configuration;
+        problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
+        // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
@@ -668,7 +680,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
 }
 
 /// Reads a value. Reports a wrong type, and every unknown field, with its path.
-fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let read = {

@@ -9,18 +9,23 @@ mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod health;
 mod images;
 mod machines;
 mod node_pool;
 mod problem;
 mod supply;
 
+pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
     OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
     SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use health::{
+    GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
+};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
