@@ -38,7 +38,7 @@ impl HistoryExpectation {
     /// Compares the values with the object's changes after a revision.
     pub(crate) async fn check(&self, resources: &Resources, since: Option<&str>) -> Result<Differences, ResourceError> {
         let found = resources.by_name(&self.of.kind).await?;
-        let name = self.of.name.as_deref().ok_or_else(|| ResourceError::Unnamed(self.of.clone()))?;
+        let name = self.of.name.as_deref().ok_or_else(|| ResourceError::Unnamed(Box::new(self.of.clone())))?;
         let selector = percent::component(&format!("metadata.name={name}"));
         let namespace = self.of.namespace.as_deref().unwrap_or("default");
         let url = format!("{}?fieldSelector={selector}", found.url(Some(namespace)));

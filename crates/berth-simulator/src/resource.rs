@@ -83,7 +83,7 @@ pub enum ResourceError {
     UnknownKind(String),
     /// A reference has neither a name nor an owner nor a selector.
     #[error("{0}: expected name, ownedBy or selector")]
-    Unnamed(Reference),
+    Unnamed(Box<Reference>),
     /// The API rejected the request or failed.
     #[error("{what}")]
     Api {
@@ -315,8 +315,8 @@ impl Resources {
             let objects = self.list(&found, Some(namespace), Some(selector)).await?;
             return Ok(objects.into_iter().next());
         }
-        let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
-        let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
+        let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))?;
+        let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))?;
         let objects = self.list(&found, Some(namespace), None).await?;
         Ok(objects.into_iter().find(|object| {
             let owners = object["metadata"]["ownerReferences"].as_array();

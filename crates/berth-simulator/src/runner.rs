@@ -408,7 +408,7 @@ impl<'a> Run<'a> {
         }
         let object = self.resources.get(reference).await?;
         let name = object.as_ref().and_then(|object| object["metadata"]["name"].as_str());
-        name.map(str::to_owned).ok_or_else(|| ResourceError::Unnamed(reference.clone()))
+        name.map(str::to_owned).ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))
     }
 
     async fn refused(&mut self, refused: &RefusedAction, acting: &Resources) -> Result<(), ActionError> {
