@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
+use crate::external;
 use crate::failure::ApiFailure;
 use crate::streams::Streams;
 
@@ -203,7 +204,8 @@ impl Embedded {
     /// simulated cluster from their connections, so that the caller can observe requests.
     pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
-        let controllers = controller_configuration(options.configuration)?;
+        let mut controllers = controller_configuration(options.configuration)?;
+        external::take_over(&mut controllers, &cluster.operators);
         let api = Apiserver::start(ApiOptions {
             clock: options.clock.clone(),
             seed: options.seed,

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use berth_api::frameworks::{
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob,
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob,
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -38,8 +38,8 @@ macro_rules! kinds {
 }
 
 kinds!(
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob
 );
 
 /// Watches the kinds that none of Berth's running operators reconciles.
@@ -56,6 +56,7 @@ pub fn install(manager: &mut Manager, options: &Options) {
     watch::<PyTorchJob>(manager, training);
     watch::<TFJob>(manager, training);
     watch::<XGBoostJob>(manager, training);
+    watch::<MXJob>(manager, training);
     watch::<PaddleJob>(manager, training);
     watch::<JAXJob>(manager, training);
     watch::<MPIJob>(manager, "Berth has no operator for it; install Kubeflow's MPI operator");

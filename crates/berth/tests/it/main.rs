@@ -25,6 +25,7 @@ mod rights;
 mod scenarios;
 mod skypilot;
 mod streams;
+mod team;
 mod terminal;
 mod training;
 mod usage;
