@@ -193,6 +193,11 @@ pub struct Embedded {
 /// User name of the controllers of this process.
 const CONTROLLER_USER: &str = rights::USER;
 
+/// A connection of controllers in this process.
+fn own_connection(server: &ApiServer, user: UserInfo) -> InProcess {
+    server.in_process(user).agent(AGENT).lean().long_watches()
+}
+
 impl Embedded {
     /// Starts a cluster on the current tokio runtime. Returns once the API responds and Berth's
     /// kinds are installed.
@@ -242,12 +247,12 @@ impl Embedded {
         });
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
-            let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());
-            (connect(server.in_process(user).agent(AGENT).lean()), Some(Manager::new(machines, options.clock.clone())))
+            let machines = connect(own_connection(&server, UserInfo::master(CLUSTER_USER)));
+            (connect(own_connection(&server, user)), Some(Manager::in_process(machines, options.clock.clone())))
         } else {
-            (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).agent(AGENT).lean()), None)
+            (connect(own_connection(&server, UserInfo::master(CONTROLLER_USER))), None)
         };
-        let mut manager = Manager::new(client, options.clock.clone());
+        let mut manager = Manager::in_process(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
