@@ -293,6 +293,7 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         front_proxy: None,
         controllers_elsewhere: false,
         bare: false,
+        training_webhooks: true,
     })
     .await?)
 }

@@ -33,7 +33,7 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
+use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, TrainingWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -69,6 +69,8 @@ pub struct ApiOptions {
     /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
     /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
+    /// True if training jobs are validated as by the webhooks of Kubeflow's training operator.
+    pub training_webhooks: bool,
 }
 
 /// An API server with Berth's kinds, roles and admission. Cheap to clone.
@@ -102,6 +104,9 @@ impl Apiserver {
         }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        if options.training_webhooks {
+            config.admission.push(Arc::new(TrainingWebhook));
+        }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(installed.clone()));

@@ -204,6 +204,7 @@ impl Embedded {
             front_proxy: options.front_proxy,
             controllers_elsewhere: false,
             bare: false,
+            training_webhooks: cluster.operators.training,
             pod_security: options.pod_security,
         })
         .await?;

@@ -4,28 +4,38 @@
 //! ours runs, so that manifests of the project run unchanged. An operator is an ordinary client: it
 //! knows the API and the clock, and no kubelet and no API server.
 
+pub mod mpi;
 pub mod ray;
+pub mod training;
 mod unattended;
 
 use berth_api::berth::OperatorConfiguration;
 use berth_runtime::Manager;
 
 /// The operators that run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, as Kubeflow's training operator runs
+    /// them.
+    pub training: bool,
+    /// MPIJob, as Kubeflow's MPI operator runs it.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together.
+    pub gang_scheduler: Option<String>,
 }
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        Self { ray: configuration.ray }
+        let gang_scheduler = Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty());
+        Self { ray: configuration.ray, training: configuration.training, mpi: configuration.mpi, gang_scheduler }
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ray: true }
+        Self::from(&OperatorConfiguration::default())
     }
 }
 
@@ -34,5 +44,11 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
-    unattended::install(manager, options);
+    if options.training {
+        training::install(manager, options.gang_scheduler.as_deref());
+    }
+    if options.mpi {
+        mpi::install(manager, options.gang_scheduler.as_deref());
+    }
+    unattended::install(manager, &options);
 }

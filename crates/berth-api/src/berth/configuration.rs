@@ -59,11 +59,26 @@ pub struct ClusterConfiguration {
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training operator.
+    pub training: bool,
+    /// MPIJob, in place of Kubeflow's MPI operator.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together, by a PodGroup
+    /// (`scheduling.x-k8s.io/v1alpha1`). Empty: no PodGroups.
+    pub gang_scheduler_name: String,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true }
+        Self { ray: true, training: true, mpi: true, gang_scheduler_name: String::new() }
+    }
+}
+
+impl OperatorConfiguration {
+    fn problems(&self, path: &str) -> Option<Problem> {
+        let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
+                       scheduling.x-k8s.io, or nothing";
+        (self.gang_scheduler_name == "volcano").then(|| Problem::new(join(path, "gangSchedulerName"), message))
     }
 }
 
@@ -618,6 +633,7 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        problems.extend(self.operators.problems(&at("operators")));
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));

@@ -105,6 +105,7 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
         front_proxy: None,
         controllers_elsewhere: true,
         bare: false,
+        training_webhooks: true,
     })
     .await
     .expect("the server starts");
