@@ -12,6 +12,7 @@ pub mod autoscaling;
 pub mod berth;
 mod crd;
 pub mod frameworks;
+mod frameworks_kubeflow;
 mod frameworks_ray;
 pub mod jobset;
 pub mod kueue;

@@ -73,18 +73,42 @@ pub struct OperatorConfiguration {
     pub slack_queue: String,
     /// Autopilot, the health agent of nodes with GPUs.
     pub autopilot: AutopilotConfiguration,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training operator.
+    pub training: bool,
+    /// MPIJob, in place of Kubeflow's MPI operator.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together, by a PodGroup
+    /// (`scheduling.x-k8s.io/v1alpha1`). Empty: no PodGroups.
+    pub gang_scheduler_name: String,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
         Self {
             ray: true,
+            training: true,
+            mpi: true,
+            gang_scheduler_name: String::new(),
             app_wrappers: true,
             app_wrapper_configuration: AppWrapperConfiguration::default(),
             node_health: NodeHealthConfiguration::default(),
             slack_queue: String::new(),
             autopilot: AutopilotConfiguration::default(),
         }
+    }
+}
+
+impl OperatorConfiguration {
+    fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = self.node_health.problems(&join(path, "nodeHealth"));
+        problems.extend(self.autopilot.problems(&join(path, "autopilot")));
+        problems.extend(self.app_wrapper_configuration.problems(&join(path, "appWrapperConfiguration")));
+        if self.gang_scheduler_name == "volcano" {
+            let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
+                           scheduling.x-k8s.io, or nothing";
+            problems.push(Problem::new(join(path, "gangSchedulerName"), message));
+        }
+        problems
     }
 }
 
@@ -642,10 +666,7 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
-        problems.extend(self.operators.node_health.problems(&at("operators.nodeHealth")));
-        problems.extend(self.operators.autopilot.problems(&at("operators.autopilot")));
-        let app_wrapper = &self.operators.app_wrapper_configuration;
-        problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
+        problems.extend(self.operators.problems(&at("operators")));
         // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {

@@ -15,6 +15,7 @@ mod image;
 mod install;
 mod killed_leaders;
 mod kubectl;
+mod kubeflow;
 mod outage;
 mod process;
 mod processes;
