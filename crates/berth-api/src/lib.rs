@@ -19,6 +19,7 @@ pub mod kueue;
 pub mod monitoring;
 mod published;
 mod resource;
+pub mod scheduling;
 pub mod schema;
 mod structural;
 

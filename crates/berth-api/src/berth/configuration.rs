@@ -21,7 +21,7 @@ use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
     AutopilotConfiguration, ConfigurationError, Duration, DurationError, ImageConfiguration, NodeHealthConfiguration,
-    NodePool, NodePoolSpec, Problem, machine_type,
+    NodePool, NodePoolSpec, Problem, SchedulerConfiguration, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -453,22 +453,6 @@ impl<'de> Deserialize<'de> for RunDuration {
 #[serde(transparent)]
 pub struct ExitCode(pub u8);
 
-/// The pod scheduler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SchedulerConfiguration {
-    /// The scheduler handles pods with this `spec.schedulerName`.
-    pub name: String,
-    /// True if pods may preempt pods of lower priority.
-    pub preemption: bool,
-}
-
-impl Default for SchedulerConfiguration {
-    fn default() -> Self {
-        Self { name: "default-scheduler".into(), preemption: true }
-    }
-}
-
 /// All fields except the pools, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -665,6 +649,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a known machine type")));
             }
         }
+        problems.extend(self.scheduler.problems(&at("scheduler")));
         problems.extend(self.images.problems(&at("images")));
         problems.extend(self.operators.problems(&at("operators")));
         // Provisioning classes: known, and each listed once.
