@@ -6,29 +6,47 @@
 //! kubelet nor the API server.
 
 pub mod appwrapper;
+pub mod autopilot;
 pub mod health;
 pub mod ray;
+pub mod slack_queue;
 mod unattended;
 
-use berth_api::berth::OperatorConfiguration;
+use std::sync::Arc;
+
+use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
 /// The operators that run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// Reaction to unhealthy nodes.
+    pub node_health: Arc<NodeHealthConfiguration>,
+    /// Name of the slack queue; empty if there is none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: autopilot::Options,
 }
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        Self { ray: configuration.ray }
+        Self {
+            ray: configuration.ray,
+            node_health: Arc::new(configuration.node_health.clone()),
+            slack_queue: configuration.slack_queue.clone(),
+            autopilot: autopilot::Options {
+                configuration: Arc::new(configuration.autopilot.clone()),
+                ..autopilot::Options::default()
+            },
+        }
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ray: true }
+        Self::from(&OperatorConfiguration::default())
     }
 }
 
@@ -37,5 +55,8 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
-    unattended::install(manager, options);
+    autopilot::install(manager, options.autopilot.clone());
+    health::monitor::install(manager, options.node_health.clone());
+    slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
+    unattended::install(manager, &options);
 }

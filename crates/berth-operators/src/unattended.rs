@@ -43,7 +43,7 @@ kinds!(
 );
 
 /// Watches the kinds that none of Berth's running operators reconciles.
-pub fn install(manager: &mut Manager, options: Options) {
+pub fn install(manager: &mut Manager, options: &Options) {
     if !options.ray {
         let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \
                     install KubeRay";

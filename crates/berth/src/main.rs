@@ -17,6 +17,7 @@ mod image;
 mod install;
 mod journal;
 mod node;
+mod node_health;
 mod run;
 mod team;
 mod time;

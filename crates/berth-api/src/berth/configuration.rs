@@ -20,7 +20,8 @@ use crate::appwrapper::AppWrapperConfiguration;
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
-    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+    AutopilotConfiguration, ConfigurationError, Duration, DurationError, ImageConfiguration, NodeHealthConfiguration,
+    NodePool, NodePoolSpec, Problem, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -65,11 +66,25 @@ pub struct OperatorConfiguration {
     pub app_wrappers: bool,
     /// The section `appwrapper` of AppWrapper's configuration file.
     pub app_wrapper_configuration: AppWrapperConfiguration,
+    /// Reaction to unhealthy nodes.
+    pub node_health: NodeHealthConfiguration,
+    /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
+    /// away. Empty: none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: AutopilotConfiguration,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true, app_wrappers: true, app_wrapper_configuration: AppWrapperConfiguration::default() }
+        Self {
+            ray: true,
+            app_wrappers: true,
+            app_wrapper_configuration: AppWrapperConfiguration::default(),
+            node_health: NodeHealthConfiguration::default(),
+            slack_queue: String::new(),
+            autopilot: AutopilotConfiguration::default(),
+        }
     }
 }
 
@@ -627,6 +642,8 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
+        problems.extend(self.operators.node_health.problems(&at("operators.nodeHealth")));
+        problems.extend(self.operators.autopilot.problems(&at("operators.autopilot")));
         let app_wrapper = &self.operators.app_wrapper_configuration;
         problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
         // Provisioning classes: known, and each listed once.

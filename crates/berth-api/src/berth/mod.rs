@@ -5,10 +5,12 @@
 //! scenario. Both are plain data; validation errors contain the field and the accepted values. The
 //! crate berth-cluster implements them.
 
+mod autopilot;
 mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod faults;
 mod health;
 mod images;
 mod machines;
@@ -16,6 +18,9 @@ mod node_pool;
 mod problem;
 mod supply;
 
+pub use autopilot::{
+    AutopilotConfiguration, AutopilotVariable, CHECKS as AUTOPILOT_CHECKS, test_name as dcgm_test_name,
+};
 pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
@@ -23,6 +28,7 @@ pub use configuration::{
     SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
 pub use health::{
     GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
 };

@@ -9,6 +9,7 @@ mod cluster;
 mod damage;
 mod devices;
 mod disk;
+mod dws;
 mod history;
 mod image;
 mod install;
