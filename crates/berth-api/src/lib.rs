@@ -7,10 +7,12 @@
 //! This crate makes no decisions and connects to no server; conversion and defaults are pure
 //! functions.
 
+pub mod appwrapper;
 pub mod autoscaling;
 pub mod berth;
 mod crd;
 pub mod frameworks;
+mod frameworks_kubeflow;
 mod frameworks_ray;
 pub mod jobset;
 pub mod kueue;

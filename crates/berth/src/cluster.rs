@@ -57,7 +57,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let operators = berth_operators::Options::from(&cluster.configuration.operators);
     let install: component::Install = Box::new(move |manager| {
         berth_cluster::install(manager, cluster.clone());
-        berth_operators::install(manager, operators);
+        berth_operators::install(manager, operators.clone());
     });
     install(&mut manager);
     let caches = manager.cache_state();

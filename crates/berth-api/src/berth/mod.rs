@@ -5,10 +5,13 @@
 //! scenario. Both are plain data; validation errors contain the field and the accepted values. The
 //! crate berth-cluster implements them.
 
+mod autopilot;
 mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod faults;
+mod health;
 mod images;
 mod machines;
 mod node_pool;
@@ -16,11 +19,19 @@ mod problem;
 mod scheduler;
 mod supply;
 
+pub use autopilot::{
+    AutopilotConfiguration, AutopilotVariable, CHECKS as AUTOPILOT_CHECKS, test_name as dcgm_test_name,
+};
+pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
     OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
+pub use health::{
+    GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
+};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
