@@ -40,6 +40,8 @@ kinds! {
     PaddleJob: namespaced "kubeflow.org" "v1" "paddlejobs";
     /// Training with JAX.
     JAXJob: namespaced "kubeflow.org" "v1" "jaxjobs";
+    /// Training with MXNet, which Kubeflow's training operator served until version 1.7.
+    MXJob: namespaced "kubeflow.org" "v1" "mxjobs";
     /// An MPI job.
     MPIJob: namespaced "kubeflow.org" "v2beta1" "mpijobs";
     /// A Ray cluster that runs one job.

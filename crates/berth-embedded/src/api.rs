@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use berth_api::berth::NodeHealthConfiguration;
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
@@ -33,7 +34,7 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, TrainingWebhook};
+use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -63,6 +64,8 @@ pub struct ApiOptions {
     pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
+    /// Reaction to unhealthy nodes: pods of queued jobs avoid them.
+    pub node_health: Arc<NodeHealthConfiguration>,
     /// True if the controllers run in another process, which serves their API groups as an
     /// aggregated API server.
     pub controllers_elsewhere: bool,
@@ -104,6 +107,7 @@ impl Apiserver {
         }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        config.admission.push(Arc::new(NodeHealthWebhook(options.node_health)));
         if options.training_webhooks {
             config.admission.push(Arc::new(TrainingWebhook));
         }

@@ -1,22 +1,35 @@
-//! The operators of projects whose manifests Berth takes.
+//! Operators for the custom resources of other projects, such as KubeRay.
 //!
-//! A cluster that runs such a project has its operator, and ours stays off. In an embedded cluster
-//! ours runs, so that manifests of the project run unchanged. An operator is an ordinary client: it
-//! knows the API and the clock, and no kubelet and no API server.
+//! Berth's operators run in embedded clusters, so that manifests of such a project work there
+//! unchanged. A cluster in which the project's own operator is installed uses that operator. An
+//! operator is an ordinary client: it uses the API and the clock, and depends on neither the
+//! kubelet nor the API server.
 
+pub mod appwrapper;
+pub mod autopilot;
+pub mod health;
 pub mod mpi;
 pub mod ray;
+pub mod slack_queue;
 pub mod training;
 mod unattended;
 
-use berth_api::berth::OperatorConfiguration;
+use std::sync::Arc;
+
+use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
 /// The operators that run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// Reaction to unhealthy nodes.
+    pub node_health: Arc<NodeHealthConfiguration>,
+    /// Name of the slack queue; empty if there is none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: autopilot::Options,
     /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, as Kubeflow's training operator runs
     /// them.
     pub training: bool,
@@ -28,8 +41,18 @@ pub struct Options {
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        let gang_scheduler = Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty());
-        Self { ray: configuration.ray, training: configuration.training, mpi: configuration.mpi, gang_scheduler }
+        Self {
+            ray: configuration.ray,
+            training: configuration.training,
+            mpi: configuration.mpi,
+            gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
+            node_health: Arc::new(configuration.node_health.clone()),
+            slack_queue: configuration.slack_queue.clone(),
+            autopilot: autopilot::Options {
+                configuration: Arc::new(configuration.autopilot.clone()),
+                ..autopilot::Options::default()
+            },
+        }
     }
 }
 
@@ -44,6 +67,9 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
+    autopilot::install(manager, options.autopilot.clone());
+    health::monitor::install(manager, options.node_health.clone());
+    slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
     if options.training {
         training::install(manager, options.gang_scheduler.as_deref());
     }

@@ -1,13 +1,13 @@
-//! Kinds that the cluster accepts and that no operator reconciles: an object that has no status
-//! after half a minute gets an event about it. An operator that a user installs writes a status, and
-//! nothing is reported then.
+//! Events about objects that no operator reconciles: an object of a kind that none of Berth's
+//! operators reconciles gets an event if it has no status after half a minute. An operator that a
+//! user installs writes a status, so its objects get no event.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 use berth_api::frameworks::{
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob,
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob,
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -38,11 +38,11 @@ macro_rules! kinds {
 }
 
 kinds!(
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob
 );
 
-/// Watches the kinds that no operator of ours reconciles.
+/// Watches the kinds that none of Berth's running operators reconciles.
 pub fn install(manager: &mut Manager, options: &Options) {
     if !options.ray {
         let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \
@@ -52,6 +52,7 @@ pub fn install(manager: &mut Manager, options: &Options) {
         watch::<RayService>(manager, what);
         watch::<RayCronJob>(manager, what);
     }
+    watch::<MXJob>(manager, "Kubeflow has no operator for it any more; use another kind of training job");
     if !options.training {
         let what = "Berth's own training operator is off (operators.training of the ClusterConfiguration); turn it \
                     on, or install Kubeflow's training operator";

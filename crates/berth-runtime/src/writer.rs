@@ -1,5 +1,5 @@
-//! The writes of controllers that make objects from others. A writer writes objects of one kind, and
-//! adds each written object to the cache at once, so that no object is created twice.
+//! The writes of controllers that create objects for other objects. A writer writes objects of one
+//! kind, and adds each written object to the cache at once, so that no object is created twice.
 
 use std::fmt::Debug;
 
@@ -30,7 +30,7 @@ pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
     object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
 
-/// A kind whose objects are written.
+/// A kind whose objects a [`Writer`] can write.
 pub trait Written:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned + 'static
 {
@@ -53,7 +53,7 @@ pub struct Writer<K> {
 }
 
 impl<K: Written> Writer<K> {
-    /// A writer of objects of this cache.
+    /// A writer that adds the written objects to this cache.
     pub fn new(manager: &Manager, cache: &Cache<K>) -> Self {
         Self { client: manager.client(), cache: cache.clone() }
     }
@@ -78,8 +78,8 @@ impl<K: Written> Writer<K> {
         Ok(made)
     }
 
-    /// Creates an object that `owner` controls. An existing one is no error if `owner` controls it:
-    /// an interrupted step made it.
+    /// Creates an object that `owner` controls. It is no error if the object already exists and
+    /// `owner` controls it, because then an interrupted step has created it.
     ///
     /// # Errors
     /// The API rejects the object, or another object has its name.
@@ -146,7 +146,8 @@ impl<K: Written> Writer<K> {
         }
     }
 
-    /// Deletes the object, unless another one of its name has replaced it.
+    /// Deletes the object. It is no error if no object of this name exists. If another object has
+    /// replaced it, that one stays, and the API reports a conflict.
     ///
     /// # Errors
     /// The API rejects the deletion.

@@ -15,10 +15,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::appwrapper::AppWrapperConfiguration;
+
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
-    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+    AutopilotConfiguration, ConfigurationError, Duration, DurationError, ImageConfiguration, NodeHealthConfiguration,
+    NodePool, NodePoolSpec, Problem, SchedulerConfiguration, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -54,11 +57,22 @@ pub struct ClusterConfiguration {
 
 /// The operators of other projects that run in the cluster. A user who installs such a project turns
 /// ours off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// AppWrapper, in place of its own controller.
+    pub app_wrappers: bool,
+    /// The section `appwrapper` of AppWrapper's configuration file.
+    pub app_wrapper_configuration: AppWrapperConfiguration,
+    /// Reaction to unhealthy nodes.
+    pub node_health: NodeHealthConfiguration,
+    /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
+    /// away. Empty: none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: AutopilotConfiguration,
     /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training operator.
     pub training: bool,
     /// MPIJob, in place of Kubeflow's MPI operator.
@@ -70,15 +84,31 @@ pub struct OperatorConfiguration {
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true, training: true, mpi: true, gang_scheduler_name: String::new() }
+        Self {
+            ray: true,
+            training: true,
+            mpi: true,
+            gang_scheduler_name: String::new(),
+            app_wrappers: true,
+            app_wrapper_configuration: AppWrapperConfiguration::default(),
+            node_health: NodeHealthConfiguration::default(),
+            slack_queue: String::new(),
+            autopilot: AutopilotConfiguration::default(),
+        }
     }
 }
 
 impl OperatorConfiguration {
-    fn problems(&self, path: &str) -> Option<Problem> {
-        let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
-                       scheduling.x-k8s.io, or nothing";
-        (self.gang_scheduler_name == "volcano").then(|| Problem::new(join(path, "gangSchedulerName"), message))
+    fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = self.node_health.problems(&join(path, "nodeHealth"));
+        problems.extend(self.autopilot.problems(&join(path, "autopilot")));
+        problems.extend(self.app_wrapper_configuration.problems(&join(path, "appWrapperConfiguration")));
+        if self.gang_scheduler_name == "volcano" {
+            let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
+                           scheduling.x-k8s.io, or nothing";
+            problems.push(Problem::new(join(path, "gangSchedulerName"), message));
+        }
+        problems
     }
 }
 
@@ -423,22 +453,6 @@ impl<'de> Deserialize<'de> for RunDuration {
 #[serde(transparent)]
 pub struct ExitCode(pub u8);
 
-/// The pod scheduler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SchedulerConfiguration {
-    /// The scheduler handles pods with this `spec.schedulerName`.
-    pub name: String,
-    /// True if pods may preempt pods of lower priority.
-    pub preemption: bool,
-}
-
-impl Default for SchedulerConfiguration {
-    fn default() -> Self {
-        Self { name: "default-scheduler".into(), preemption: true }
-    }
-}
-
 /// All fields except the pools, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -571,6 +585,7 @@ impl ClusterConfiguration {
         if let Some(why) = name_problem(&self.name) {
             problems.push(Problem::new(at("name"), why.replace("a pool name", "a cluster name")));
         }
+        // Node pools: valid, with distinct names, and at most one for this machine.
         let mut names = BTreeSet::new();
         for (i, pool) in self.node_pools.iter().enumerate() {
             let here = at(&format!("nodePools[{i}]"));
@@ -587,6 +602,7 @@ impl ClusterConfiguration {
             let message = format!("{:?}: only one pool can be this machine, which is one node", pool.name);
             problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
+        // The node autoscaler, and the bounds of both autoscalers.
         let scaling = &self.autoscaling;
         if scaling.scan_interval.0.is_zero() {
             problems.push(Problem::new(at("autoscaling.scanInterval"), "must be more than 0s"));
@@ -609,6 +625,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(field), format!("{value} is less than {least}")));
             }
         }
+        // Node auto-provisioning: limits and machine types.
         let provisioning = &self.node_auto_provisioning;
         if provisioning.enabled {
             for resource in ["cpu", "memory"] {
@@ -632,8 +649,10 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a known machine type")));
             }
         }
+        problems.extend(self.scheduler.problems(&at("scheduler")));
         problems.extend(self.images.problems(&at("images")));
         problems.extend(self.operators.problems(&at("operators")));
+        // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
@@ -684,7 +703,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
 }
 
 /// Reads a value. Reports a wrong type, and every unknown field, with its path.
-fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let read = {

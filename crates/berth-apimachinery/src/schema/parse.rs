@@ -76,6 +76,7 @@ impl Parser {
             Some("boolean") => Some(Type::Boolean),
             Some(other) => return Err(self.error(&format!("unknown type \"{other}\""))),
         };
+        // The keywords that have no schema below them.
         let mut schema = Schema {
             schema_type,
             format: text("format").unwrap_or_default().to_owned(),
@@ -116,6 +117,7 @@ impl Parser {
             }),
             ..Schema::default()
         };
+        // The schemas below this one.
         for (name, property) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
             let parsed = self.below(name, |parser| parser.node(property))?;
             schema.properties.insert(name.clone(), Arc::new(parsed));
@@ -137,6 +139,7 @@ impl Parser {
         if let Some(not) = map.get("not").filter(|not| not.is_object()) {
             schema.not = Some(Arc::new(self.below("not", |parser| parser.node(not))?));
         }
+        // What follows from all keywords together.
         if self.dialect == Dialect::BuiltIn {
             built_in(&mut schema);
         }

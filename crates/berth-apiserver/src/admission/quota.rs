@@ -262,6 +262,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
         if wanted.is_empty() {
             continue;
         }
+        // The amounts must fit beside those in use.
         let mut used = match recorded(&stored, &limited) {
             Some(used) => used,
             None if request.dry_run => count(&quotas.state, &stored, &limited),
@@ -288,6 +289,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
             );
             return Err(forbidden(request, &why));
         }
+        // The charge is written below, after all quotas have been checked.
         for (name, amount) in &wanted {
             let total = sum(used.get(name), amount);
             used.insert(name.clone(), total);
@@ -297,6 +299,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
     if request.dry_run {
         return Ok(Charged::Done);
     }
+    // Write the charges, one quota after another.
     let mut charged = Vec::new();
     for (record, value, wanted) in charges {
         let key = record.key.to_string();

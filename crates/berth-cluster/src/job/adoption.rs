@@ -1,6 +1,6 @@
 //! Which pods a Job controls: it adopts pods without a controller that its selector matches, and
-//! releases pods whose labels were changed. Adopted pods are tracked by the finalizer, and released
-//! ones are not.
+//! releases pods whose labels were changed. Adoption adds the tracking finalizer to a pod, and
+//! release removes it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,8 @@ impl Adoption {
         Self { client, pods: pods.clone(), orphans: Orphans::new(pods) }
     }
 
-    /// The pods that a Job controls, of which it controlled `owned` so far.
+    /// Adopts and releases pods of a Job that controls `owned` so far. Returns the pods that the
+    /// Job controls afterwards.
     pub async fn settle(&self, key: &ObjectKey, job: &Job, owned: Vec<Arc<Pod>>) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(selector) = &job_spec(job).selector else { return Ok(owned) };
         let claims = claim(job, selector, owned, self.orphans.candidates(&key.namespace, selector));
@@ -83,7 +84,8 @@ pub(super) fn left_pods(pods: &Cache<Pod>) -> Index<Pod> {
     })
 }
 
-/// Whether a live Job will adopt a pod that has no controller.
+/// Whether a Job will adopt a pod that has no controller. Finished Jobs and Jobs that are being
+/// deleted adopt none.
 pub(super) fn will_be_adopted(jobs: &Cache<Job>, pod: &Pod) -> bool {
     let Some(name) = pod.labels().get(JOB_NAME) else { return false };
     let job = jobs.get(&ObjectKey::namespaced(pod.namespace().unwrap_or_default(), name));

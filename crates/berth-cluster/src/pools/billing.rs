@@ -4,11 +4,13 @@ use berth_api::berth::Billing;
 use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 
-/// Age of the counted machine time after which it is counted anew although no machine came or went.
+/// Time since the last count after which the machine time of a pool with machines is counted again,
+/// even if the number of machines has not changed.
 const REFRESH: SignedDuration = SignedDuration::from_hours(1);
 
-/// The bill at the time `now`, from which on `machines` run. It only changes if the number of
-/// machines or the price changes, or after an hour, so that a pool is not written all the time.
+/// The bill of a pool that has `machines` machines at the time `now`. To write the pool rarely, it
+/// changes only if the number of machines or the price changes, or after an hour if there are
+/// machines.
 pub fn billed(known: Option<&Billing>, machines: i32, price: f64, now: Timestamp) -> Billing {
     let price_per_hour = format!("{price:.2}");
     let Some(known) = known else {
@@ -42,7 +44,7 @@ mod tests {
         let first = billed(None, 0, 2.0, at(0));
         let two = billed(Some(&first), 2, 2.0, at(600));
         assert_eq!((two.machine_seconds, two.cost.as_str()), (0, "0.00"));
-        assert_eq!(billed(Some(&two), 2, 2.0, at(4199)), two, "it is not written all the time");
+        assert_eq!(billed(Some(&two), 2, 2.0, at(4199)), two, "the machine time is counted again only after an hour");
         let refreshed = billed(Some(&two), 2, 2.0, at(4200));
         assert_eq!((refreshed.machine_seconds, refreshed.cost.as_str()), (7200, "4.00"));
         let none = billed(Some(&refreshed), 0, 2.0, at(6000));

@@ -1,5 +1,5 @@
-//! Plans which machines a pool orders and removes: by its desired size, its resize requests, the
-//! stock of the cloud and the ends of machines.
+//! Plans which machines a pool orders and removes. The plan follows from the pool's desired size,
+//! its resize requests, the stock of the cloud, and the times at which machines end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::template::{NodeTimes, node};
 use crate::Site;
 use crate::random::{hash, suffix};
 
-/// Machines that exist and end together: the pool's own, or those of a resize request.
+/// Machines that are ordered and counted together: the pool's own, or those of a resize request.
 struct Group {
     /// The resize request; `None` for the pool's own machines.
     name: Option<String>,
-    /// Desired number.
+    /// Desired number of machines.
     wanted: i32,
     /// Zone of new machines; `None` for any zone of the pool.
     zone: Option<String>,
@@ -64,7 +64,8 @@ impl<'a> Draft<'a> {
         self.plan.announce = new.into_iter().map(|(name, (end, why))| (name, end, why)).collect();
     }
 
-    /// Nodes by what ends together: the nodes of a resize request, or of a TPU slice, or one node.
+    /// Groups of nodes that end together: the nodes of a resize request, the nodes of a TPU slice,
+    /// or a single node.
     fn together(&self) -> Vec<Vec<&'a Arc<Node>>> {
         let mut groups: BTreeMap<String, Vec<&'a Arc<Node>>> = BTreeMap::new();
         for node in &self.alive {
@@ -78,8 +79,8 @@ impl<'a> Draft<'a> {
         groups.into_values().collect()
     }
 
-    /// If the cloud takes machines back and its stock is less than the machines in use, the newest
-    /// machines end.
+    /// If the cloud takes machines back (`reclaim`) and its stock is smaller than the number of
+    /// machines in use, the newest machines end.
     fn end_surplus(&mut self, new: &mut BTreeMap<String, (Timestamp, String)>) {
         let reclaims = self.pool.spec.supply.as_ref().is_some_and(|supply| supply.reclaim.is_some());
         let stock = supply::stock(self.pool, self.site, self.now);
@@ -101,8 +102,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The groups of machines with their desired numbers. Machines of resize requests that were
-    /// withdrawn are in groups of 0.
+    /// The groups of machines with their desired numbers. The groups of withdrawn resize requests
+    /// have the desired number 0.
     fn groups(&self) -> Vec<Group> {
         let spec = &self.pool.spec;
         let mut groups = vec![Group { name: None, wanted: spec.nodes_own(), zone: None }];
@@ -120,7 +121,7 @@ impl<'a> Draft<'a> {
         groups
     }
 
-    /// Orders the machines that a group lacks, and removes those it has too many of.
+    /// For each group, orders the missing machines or removes the surplus.
     pub(super) fn order_and_remove(&mut self, pod_counts: &BTreeMap<String, usize>) {
         for group in self.groups() {
             let name = group.name.as_deref();
@@ -154,7 +155,7 @@ impl<'a> Draft<'a> {
                 resize_request: group.name.clone(),
             };
             if self.is_new && group.name.is_none() && position < initial {
-                // The first machines of a pool exist from its creation.
+                // The initial machines of a pool exist as soon as the pool is created.
                 let times = NodeTimes { registered: self.now, ready: self.now, accelerators: self.now };
                 self.plan.register.push(node(self.pool, self.site, &instance.zone, &instance.name, times, self.now));
             } else {

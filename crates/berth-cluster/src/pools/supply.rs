@@ -1,7 +1,8 @@
 //! Evaluates the supply of a pool: the stock at a time, its next change, and the end of a machine's
 //! life.
 //!
-//! All values follow from the pool's spec, the seed and the time, so that a restart changes none.
+//! All values follow from the pool's spec, the seed, the time and the node, so a restart of Berth
+//! does not change them.
 
 use berth_api::berth::{ENDS_AT_ANNOTATION, ENDS_BECAUSE_ANNOTATION, NodePool, RandomSupply, SupplyPeriod, Weekday};
 use jiff::tz::TimeZone;
@@ -22,7 +23,8 @@ pub const MAX_RUN_DURATION: &str = "MaxRunDurationExceeded";
 const NOTICE_DEFAULT: SignedDuration = SignedDuration::from_secs(30);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
-/// Machines that the cloud has for the pool, including those in use; `None` if there is no limit.
+/// Number of machines that the cloud has for the pool, including those in use; `None` if there is
+/// no limit.
 pub fn stock(pool: &NodePool, site: &Site, now: Timestamp) -> Option<i32> {
     let supply = pool.spec.supply.as_ref()?;
     if let Some(period) = supply.periods.iter().find(|period| includes(period, now)) {
@@ -104,7 +106,7 @@ fn next_edge(period: &SupplyPeriod, now: Timestamp) -> Option<Timestamp> {
     }
     let midnight = Timestamp::from_second(now.as_second().div_euclid(24 * 3600) * 24 * 3600).ok()?;
     let (from, until) = period.minutes();
-    // The period is on at least one of the next eight days.
+    // The period starts or ends at least once in the next eight days.
     (0..=7).find_map(|day| {
         let midnight = midnight.checked_add(DAY * day).ok()?;
         let edges = [from, until].map(|minute| midnight.checked_add(SignedDuration::from_mins(i64::from(minute))).ok());
@@ -112,7 +114,8 @@ fn next_edge(period: &SupplyPeriod, now: Timestamp) -> Option<Timestamp> {
     })
 }
 
-/// Number of the slot of random supply, and the slot's length in seconds.
+/// Number of the slot of random supply that includes this time, and the slot's length in seconds.
+/// One number is drawn per slot.
 fn slot(random: &RandomSupply, now: Timestamp) -> (i64, i64) {
     let length = i64::try_from(random.every.0.as_secs()).unwrap_or(i64::MAX).max(1);
     (now.as_second().div_euclid(length), length)

@@ -1,4 +1,5 @@
-//! Searches capacity for the pods of a request: on existing nodes, or as new machines of one pool.
+//! Searches for capacity for the pods of a request: on existing nodes, or as new machines of one
+//! pool.
 
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ pub fn next_supply(world: &World) -> Option<Timestamp> {
     world.view.pools.values().filter_map(|pool| next_change(pool, world.now)).min()
 }
 
-/// The cheapest pool, zone and number of nodes for all pods. Pools must have the capacity,
-/// and the cloud must have the machines.
+/// The pool, its zone, and the number of new nodes that run all pods at the lowest price. The
+/// pool's maximum must allow the nodes, and the cloud must have the machines. Without `each_zone`,
+/// only the first zone of each pool is tried.
 pub fn cheapest<'a>(
     pools: impl Iterator<Item = &'a Arc<NodePool>>,
     pods: &[Arc<PodInfo>],
@@ -40,8 +42,8 @@ pub fn cheapest<'a>(
     best.map(|(_, pool, zone, nodes)| (pool, zone, nodes))
 }
 
-/// Number of machines that all pods need in the pool, in the zone with the fewest. `None` if no
-/// number of machines is enough.
+/// Number of new machines of the pool that all pods need, in the zone in which they need the
+/// fewest. `None` if no number of machines is enough.
 pub fn nodes_for(pool: &NodePool, pods: &[Arc<PodInfo>], world: &World) -> Option<i32> {
     let zones = zones(pool, &world.view.site);
     // A pod needs at most one machine.

@@ -31,8 +31,8 @@ pub struct Obstacle {
     pub message: String,
 }
 
-/// The obstacle of these pods in these pools; `None` if a pool with all its machines could run
-/// them.
+/// Why none of these pools can run these pods; `None` if one of the pools, at its maximum size,
+/// could run them. Messages call the pools `what`.
 pub fn obstacle(pools: &[&Arc<NodePool>], pods: &[Arc<PodInfo>], world: &World, what: &str) -> Option<Obstacle> {
     if pools.is_empty() {
         let message = format!("There is no {what}.");
@@ -47,7 +47,8 @@ pub fn obstacle(pools: &[&Arc<NodePool>], pods: &[Arc<PodInfo>], world: &World, 
         let list = if is_taint { &mut by_taint } else { &mut otherwise };
         list.push(format!("pool {} {text}", pool.name_any()));
     }
-    // A pool whose taint is the only obstacle is the pool that the user means.
+    // The user most likely means a pool whose taint the pods do not tolerate, so the message names
+    // only such pools, if there are any.
     let (reason, mut why) =
         if by_taint.is_empty() { (NO_MATCHING_POOL, otherwise) } else { (UNTOLERATED_TAINT, by_taint) };
     let more = why.len().saturating_sub(NAMED_MAX);
@@ -91,7 +92,7 @@ fn against(pool: &NodePool, pod: &PodInfo, world: &World) -> Option<(bool, Strin
     Some((false, reasons.join(" and ")))
 }
 
-/// Why all machines that the pool may ever have cannot run all pods.
+/// Why the pool is too small for all pods even at its maximum size.
 fn too_few(pool: &NodePool, pods: &[Arc<PodInfo>], world: &World) -> Option<(bool, String)> {
     let most = pool.spec.nodes_max();
     let needed = nodes_for(pool, pods, world)?;

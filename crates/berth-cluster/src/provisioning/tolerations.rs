@@ -1,4 +1,4 @@
-//! Adds the toleration of queued pools to pods whose queued request is provisioned.
+//! Adds the toleration for the taint of queued pools to pods whose queued request is provisioned.
 //!
 //! GKE does the same: the manifests of jobs, and the pods of clients such as SkyPilot, need not
 //! have the toleration. Kubernetes allows additions to the tolerations of existing pods.
@@ -38,7 +38,7 @@ pub fn install(manager: &mut Manager) {
         .run(Tolerations { pods, requests, client });
 }
 
-/// True for an unbound pod that consumes a request and does not tolerate queued pools.
+/// True for an unbound pod that consumes a request and does not tolerate the taint of queued pools.
 fn may_need_toleration(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let is_bound = spec.node_name.as_deref().is_some_and(|name| !name.is_empty());
@@ -79,7 +79,7 @@ impl Reconciler for Tolerations {
     }
 }
 
-/// True if the request is of the queued class and has its machines.
+/// True if the request is of the queued class and its machines are provisioned.
 fn is_provisioned(request: &ProvisioningRequest) -> bool {
     let conditions = request.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     request.spec.provisioning_class_name == QUEUED

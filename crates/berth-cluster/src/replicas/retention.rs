@@ -1,8 +1,8 @@
 //! Deletion of the claims of a StatefulSet's pods: `persistentVolumeClaimRetentionPolicy`.
 //!
-//! The policy is carried out by owner references. A claim is owned by the set if it is deleted with
-//! the set, and by its pod if it is deleted with the pod at a scale-down. The garbage collector
-//! does the rest.
+//! The policy is carried out by owner references. A claim is owned by the set if it must be deleted
+//! with the set, and by its pod if it must be deleted with the pod at a scale-down. The garbage
+//! collector then deletes the claim.
 //!
 //! Source: Kubernetes documentation, "StatefulSets: PersistentVolumeClaim retention".
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_others_stay_and_a_foreign_controller_keeps_the_claim() {
+    fn owner_references_of_others_stay_and_a_claim_with_another_controller_is_not_changed() {
         let both = set("Delete", "Delete");
         assert_eq!(owners(&both, false, json!([owner("Backup", "b", "b", false)])), some(&["b", "set"]));
         assert_eq!(owners(&both, false, json!([owner("Backup", "b", "b", true)])), None);

@@ -1,4 +1,4 @@
-//! Writes the cool-down of flavors, and ends it in time.
+//! Writes the cool-downs of flavors, and removes a cool-down when its time is over.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Cool-down of flavors (semantics §18.6): a flavor whose capacity was not provisioned, or whose pods
 //! did not start in time, gets no further workloads for a while.
 //!
-//! The state is in annotations of the ResourceFlavor, so that it survives a restart, and users read
-//! and change it with kubectl. Recording failures is an option of the configuration
+//! The state is in annotations of the ResourceFlavor, so that it survives a restart, and users can
+//! read and change it with kubectl. Recording failures is an option of the configuration
 //! (`flavorCoolDown`, off by default). A cool-down that a user sets by hand works without it.
 
 pub(crate) mod controller;
@@ -20,9 +20,10 @@ use crate::translate::requests as pod_requests;
 pub const UNTIL: &str = "berth.dev/cool-down-until";
 /// Annotation of a flavor: why it cools down.
 pub const REASON: &str = "berth.dev/cool-down-reason";
-/// Annotation of a flavor: number of failures without a success since.
+/// Annotation of a flavor: number of recent failures since the last success.
 pub const FAILURES: &str = "berth.dev/recent-failures";
-/// Annotation of a flavor: the last failure, so that it counts once.
+/// Annotation of a flavor: time and cause of the last failure. A failure with the same cause is not
+/// counted again.
 pub const LAST_FAILURE: &str = "berth.dev/last-failure";
 
 /// A failure of the flavors of one workload.
@@ -30,7 +31,8 @@ pub const LAST_FAILURE: &str = "berth.dev/last-failure";
 pub struct Failure {
     /// The flavors.
     pub flavors: Vec<String>,
-    /// Identity of the failure.
+    /// Identity of the failure. A failure with the cause of the last recorded one is not counted
+    /// again.
     pub cause: String,
     /// What failed.
     pub message: String,
@@ -52,8 +54,8 @@ pub fn text(flavor: &ResourceFlavor) -> Option<String> {
 
 /// The flavor after a failure; `None` if the failure was recorded before.
 ///
-/// The cool-down doubles with each failure. Failures count from one again when the longest cool-down
-/// has passed since the end of the last one.
+/// The cool-down doubles with each failure, up to the maximum. The count starts again at one if
+/// twice the maximum has passed since the last failure.
 pub fn failed(
     flavor: &ResourceFlavor,
     config: &FlavorCoolDown,
@@ -90,7 +92,7 @@ pub fn recovered(flavor: &ResourceFlavor) -> Option<ResourceFlavor> {
     without(flavor, &[UNTIL, REASON, FAILURES, LAST_FAILURE])
 }
 
-/// The flavor after its cool-down; `None` if the cool-down is not over.
+/// The flavor after its cool-down; `None` if it does not cool down, or its cool-down is not over.
 pub fn expired(flavor: &ResourceFlavor, now: Timestamp) -> Option<ResourceFlavor> {
     until(flavor).filter(|until| *until <= now)?;
     without(flavor, &[UNTIL, REASON])
@@ -104,7 +106,7 @@ fn without(flavor: &ResourceFlavor, keys: &[&str]) -> Option<ResourceFlavor> {
     (annotations.len() < before).then_some(flavor)
 }
 
-/// The flavors of some pod sets of an admitted workload.
+/// The flavors that are assigned to the pod sets of a workload for which `is_concerned` is true.
 pub fn flavors_of(workload: &Workload, is_concerned: impl Fn(&str) -> bool) -> Vec<String> {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
@@ -113,8 +115,8 @@ pub fn flavors_of(workload: &Workload, is_concerned: impl Fn(&str) -> bool) -> V
     flavors.into_iter().cloned().collect()
 }
 
-/// The failure of a workload whose pods did not start in time. Of a workload with accelerators, only
-/// the flavors of pods that request accelerators are scarce.
+/// The failure of a workload whose pods did not start in time. If pods of the workload request
+/// accelerators, only the flavors of their pod sets count as failed.
 pub fn not_started(workload: &Workload, message: &str) -> Failure {
     let has_device = |name: &str| {
         let set = workload.spec.pod_sets.iter().find(|set| set.name == name);

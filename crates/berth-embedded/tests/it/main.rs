@@ -5,6 +5,7 @@ mod election;
 mod jobsets;
 mod local_queues;
 mod metrics;
+mod node_health;
 mod ray_clusters;
 mod ray_samples;
 mod takeover;

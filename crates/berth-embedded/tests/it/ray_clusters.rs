@@ -1,4 +1,4 @@
-//! Ray clusters on the whole embedded cluster: pods on simulated nodes, and queues.
+//! Tests of RayClusters in a complete embedded cluster, with simulated nodes and with queues.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// A cluster with this ClusterConfiguration and configuration of the controllers.
+/// Starts a cluster with this ClusterConfiguration and this configuration of the controllers.
 pub async fn start(cluster: Value, configuration: Option<Value>) -> Embedded {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     Embedded::start(Options::in_memory(clock, 1, Some(cluster), configuration)).await.expect("the cluster starts")
@@ -31,7 +31,7 @@ async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    panic!("never: {what}");
+    panic!("did not happen within an hour of cluster time: {what}");
 }
 
 fn template() -> Value {
@@ -39,7 +39,7 @@ fn template() -> Value {
         "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]}})
 }
 
-/// A cluster `demo` with a group of two workers.
+/// A RayCluster `demo` with a group of two workers.
 fn demo(change: impl FnOnce(&mut Value)) -> RayCluster {
     let mut cluster = json!({"metadata": {"name": "demo"}, "spec": {
         "headGroupSpec": {"template": template()},
@@ -116,7 +116,7 @@ async fn a_cluster_is_provisioned_scaled_suspended_and_resumed() {
     world.patch(json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 5}])).await;
     let grown = world.until_running(6).await;
     assert!(before.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "growth restarts nothing");
-    world.until("the status counts", "/readyWorkerReplicas", json!(5)).await;
+    world.until("the status counts the new workers", "/readyWorkerReplicas", json!(5)).await;
     world.patch(json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 1}])).await;
     let shrunk = world.until_running(2).await;
     assert!(shrunk.iter().all(|(name, uid)| before.get(name) == Some(uid)), "the oldest workers stay");
@@ -131,7 +131,7 @@ async fn a_cluster_is_provisioned_scaled_suspended_and_resumed() {
     assert!(!is_true(&world.status().await, "RayClusterSuspended"));
 
     world.clusters.delete("demo", &DeleteParams::default()).await.expect("the cluster is deleted");
-    eventually("the pods go with the cluster", async || world.running().await.is_empty()).await;
+    eventually("the pods are deleted with the cluster", async || world.running().await.is_empty()).await;
     world.cluster.stop().await;
 }
 
@@ -159,7 +159,7 @@ async fn a_lost_host_is_replaced_with_its_whole_slice() {
     let gone: Vec<_> = hosts_of_lost.map(|pod| pod.metadata.name.clone().expect("a name")).collect();
     assert_eq!(gone.len(), 2);
     assert!(gone.iter().all(|name| !after.contains_key(name)), "both hosts are new");
-    assert_eq!(before.iter().filter(|(name, uid)| after.get(*name) == Some(uid)).count(), 3, "the rest stays");
+    assert_eq!(before.iter().filter(|(name, uid)| after.get(*name) == Some(uid)).count(), 3, "the other pods stay");
     world.cluster.stop().await;
 }
 
@@ -179,7 +179,7 @@ async fn with_queue(client: &Client) {
     }
 }
 
-/// Creates an object of any kind, in this namespace if its kind has one.
+/// Creates an object of any kind, in this namespace if its kind is namespaced.
 pub async fn create(client: &Client, object: Value, namespace: &str) -> kube::Result<DynamicObject> {
     let mut object: DynamicObject = serde_json::from_value(object).expect("an object");
     let types = object.types.clone().expect("apiVersion and kind");
@@ -237,14 +237,14 @@ async fn an_elastic_cluster_takes_and_returns_quota_and_restarts_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_without_an_operator_says_so() {
+async fn an_event_says_that_no_operator_acts_on_a_cluster() {
     let cluster = start(json!({"nodePools": nodes(), "operators": {"ray": false}}), None).await;
     let client = cluster.admin_client();
     let clusters: Api<RayCluster> = Api::default_namespaced(client.clone());
     clusters.create(&PostParams::default(), &demo(|_| {})).await.expect("the cluster is accepted");
     let events: Api<Event> = Api::default_namespaced(client.clone());
     let mut found = String::new();
-    eventually("an event", async || {
+    eventually("an event says that no operator acts", async || {
         let list = events.list(&ListParams::default()).await.expect("events");
         let event = list.items.into_iter().find(|event| event.reason.as_deref() == Some("NoOperator"));
         found = event.and_then(|event| event.message).unwrap_or_default();

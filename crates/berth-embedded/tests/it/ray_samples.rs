@@ -1,4 +1,4 @@
-//! KubeRay's own samples of RayClusters.
+//! A test that the sample RayClusters of KubeRay become ready.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::ray_clusters::{create, start};
 
-/// Samples that stay as they are, with the reason.
+/// Samples that do not become ready, with the reason.
 const NOT_READY: &[(&str, &str)] =
     &[("ray-cluster.historyserver.yaml", "InvalidRayClusterSpec: KubeRay's feature gate is off by default")];
 
@@ -35,7 +35,8 @@ fn samples(folder: PathBuf) -> Vec<(String, Vec<Value>)> {
     samples
 }
 
-/// Nodes for the samples: plain ones, with GPUs, and TPU slices of each topology.
+/// Node pools for the samples: nodes without accelerators, nodes with GPUs, and TPU slices of the
+/// topologies that the samples use.
 fn sample_nodes() -> Value {
     let pool = |name: &str, count: i32, machine: Value, labels: Value| {
         json!({"name": name, "machine": machine, "initialNodes": count, "minNodes": count, "maxNodes": count,
@@ -79,11 +80,11 @@ async fn kuberays_sample_clusters_become_ready() {
     let client = cluster.admin_client();
     let mut waiting = BTreeMap::new();
     for (number, (file, documents)) in samples.into_iter().enumerate() {
-        // Samples share names.
+        // Objects of different samples have equal names.
         let namespace = format!("s{number}");
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         create(&client, object, "").await.expect("a namespace");
-        // A sample of GKE names an account that its user has made before.
+        // A sample for GKE names a service account that its user must create first.
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "my-ksa"}});
         create(&client, account, &namespace).await.expect("a service account");
         for document in documents.into_iter().filter(|document| !document.is_null()) {
@@ -94,7 +95,8 @@ async fn kuberays_sample_clusters_become_ready() {
                     waiting.insert((namespace.clone(), name), file.clone());
                 }
                 Ok(_) => {}
-                // Kinds of other batch schedulers.
+                // Some samples include kinds of other batch schedulers, which this cluster does not
+                // serve.
                 Err(error) if berth_runtime::is_not_found(&error) => assert_ne!(kind, "RayCluster", "{file}"),
                 Err(error) => panic!("{file}: {kind} {name}: {error}"),
             }

@@ -184,6 +184,10 @@ pub(crate) struct VictimQueues {
     own_path: Vec<NodeId>,
     candidates: QueueCandidates,
     pruned: BTreeSet<NodeId>,
+    /// Shares of nodes, as far as they are known and current.
+    shares: BTreeMap<NodeId, Share>,
+    /// The queue that provided the last victim.
+    last: Option<NodeId>,
 }
 
 impl VictimQueues {
@@ -199,6 +203,8 @@ impl VictimQueues {
             own_path: world.tree.path_to_root(preemptor.node).collect(),
             candidates: per_queue,
             pruned: BTreeSet::new(),
+            shares: BTreeMap::new(),
+            last: None,
         }
     }
 
@@ -212,14 +218,19 @@ impl VictimQueues {
         self.pruned.insert(queue);
     }
 
-    /// The queue that provides the next victim.
+    /// The queue that provides the next victim. Between two calls, only usage of the queue that the
+    /// first call returned may change.
     pub fn next(&mut self, world: &World, preemptor: &Preemptor<'_>) -> Option<NodeId> {
+        for node in self.last.take().into_iter().flat_map(|queue| world.tree.path_to_root(queue)) {
+            self.shares.remove(&node);
+        }
         if world.tree.node(self.root).is_queue {
             let has_candidates = self.candidates.get(&self.root).is_some_and(|list| !list.is_empty());
             return (has_candidates && !self.pruned.contains(&self.root)).then_some(self.root);
         }
         while !self.pruned.contains(&self.root) {
             if let Some(queue) = self.descend(world, preemptor, self.root) {
+                self.last = Some(queue);
                 return Some(queue);
             }
         }
@@ -229,61 +240,67 @@ impl VictimQueues {
     /// One walk down from a cohort. `None` if a node was pruned instead; then the caller starts the
     /// walk again.
     fn descend(&mut self, world: &World, preemptor: &Preemptor<'_>, cohort: NodeId) -> Option<NodeId> {
-        let mut best_queue: Option<(Share, NodeId)> = None;
-        let mut best_cohort: Option<(Share, NodeId)> = None;
-        for &child in &world.tree.node(cohort).children {
-            if self.pruned.contains(&child) {
+        let Self { own_path, candidates, pruned, shares, .. } = self;
+        let mut best_queue: Option<(&Share, NodeId)> = None;
+        let mut best_cohort: Option<(&Share, NodeId)> = None;
+        let children = &world.tree.node(cohort).children;
+        for &child in children {
+            if world.tree.node(child).is_queue && candidates.get(&child).is_none_or(VecDeque::is_empty) {
+                pruned.insert(child);
+            }
+            if !pruned.contains(&child) {
+                shares.entry(child).or_insert_with(|| world.share(child));
+            }
+        }
+        for &child in children {
+            let Some(share) = shares.get(&child).filter(|_| !pruned.contains(&child)) else { continue };
+            if !share.is_borrowing() && !own_path.contains(&child) {
+                pruned.insert(child);
                 continue;
             }
-            let share = world.share(child);
-            let on_own_path = self.own_path.contains(&child);
             if world.tree.node(child).is_queue {
-                let has_candidates = self.candidates.get(&child).is_some_and(|list| !list.is_empty());
-                if !has_candidates || (!share.is_borrowing() && !on_own_path) {
-                    self.pruned.insert(child);
-                    continue;
-                }
                 let better = best_queue.as_ref().is_none_or(|(best, node)| match share.compare(best) {
                     Ordering::Greater => true,
                     Ordering::Less => false,
-                    Ordering::Equal => self.first_goes_before(world, preemptor, child, *node),
+                    Ordering::Equal => first_goes_before(candidates, world, preemptor, child, *node),
                 });
                 if better {
                     best_queue = Some((share, child));
                 }
-            } else {
-                if !share.is_borrowing() && !on_own_path {
-                    self.pruned.insert(child);
-                    continue;
-                }
-                if best_cohort.as_ref().is_none_or(|(best, _)| share.compare(best) != Ordering::Less) {
-                    best_cohort = Some((share, child));
-                }
+            } else if best_cohort.as_ref().is_none_or(|(best, _)| share.compare(best) != Ordering::Less) {
+                best_cohort = Some((share, child));
             }
         }
         match (best_queue, best_cohort) {
             (None, None) => {
-                self.pruned.insert(cohort);
+                pruned.insert(cohort);
                 None
             }
             (Some((_, queue)), None) => Some(queue),
             (Some((queue_share, queue)), Some((cohort_share, _)))
-                if cohort_share.compare(&queue_share) == Ordering::Less =>
+                if cohort_share.compare(queue_share) == Ordering::Less =>
             {
                 Some(queue)
             }
             (_, Some((_, cohort))) => self.descend(world, preemptor, cohort),
         }
     }
+}
 
-    fn first_goes_before(&self, world: &World, preemptor: &Preemptor<'_>, a: NodeId, b: NodeId) -> bool {
-        let first = |node: NodeId| {
-            let id = *self.candidates.get(&node)?.front()?;
-            Some((id, world.record(id).holding.as_ref()?.queue))
-        };
-        match (first(a), first(b)) {
-            (Some(a), Some(b)) => compare(world, a, b, Some(preemptor.queue), preemptor.now, false) == Ordering::Less,
-            _ => false,
-        }
+/// True if the first candidate of queue `a` is tried before the first one of queue `b`.
+fn first_goes_before(
+    candidates: &QueueCandidates,
+    world: &World,
+    preemptor: &Preemptor<'_>,
+    a: NodeId,
+    b: NodeId,
+) -> bool {
+    let first = |node: NodeId| {
+        let id = *candidates.get(&node)?.front()?;
+        Some((id, world.record(id).holding.as_ref()?.queue))
+    };
+    match (first(a), first(b)) {
+        (Some(a), Some(b)) => compare(world, a, b, Some(preemptor.queue), preemptor.now, false) == Ordering::Less,
+        _ => false,
     }
 }

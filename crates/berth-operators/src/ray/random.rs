@@ -1,5 +1,6 @@
-//! Deterministic numbers: a hash of words. The UID of an object, which the API server draws from its
-//! seed, makes them differ between objects and runs. Names end in [`super::names::suffix`].
+//! Deterministic numbers: hashes of lists of words. With the UID of an object among the words, the
+//! numbers differ between objects and between seeds, because the API server draws UIDs from its
+//! seed. The random ends of names are made by [`super::names::suffix`].
 
 use sha1::{Digest, Sha1};
 

@@ -10,8 +10,8 @@ use super::constants::{CLUSTER, IDENTIFIER, NODE_TYPE, ORIGIN_KIND, ORIGIN_NAME}
 use super::names;
 use berth_runtime::owned_by;
 
-/// The Service of the head under the name of `owner`, from the cluster's own head Service. Its name
-/// stays when the owner changes clusters.
+/// A copy of the cluster's head Service with a name after `owner`. The name stays the same when the
+/// cluster of the owner is replaced.
 pub fn head_of_owner<K>(owner: &K, kind: &str, of_cluster: &Service) -> Service
 where
     K: Resource<DynamicType = ()>,
@@ -51,7 +51,7 @@ fn copied(spec: &ServiceSpec) -> ServiceSpec {
     }
 }
 
-/// `existing` pointed to the cluster of `wanted`; `None` if it is already.
+/// `existing`, changed to select the pods of the cluster of `wanted`; `None` if it already does.
 pub fn retargeted(existing: &Service, wanted: &Service) -> Option<Service> {
     if cluster_of(existing) == cluster_of(wanted) {
         return None;
@@ -74,7 +74,7 @@ pub fn cluster_of(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.selector.as_ref()?.get(CLUSTER).map(String::as_str)
 }
 
-/// Host and port of the port of this name of a Service.
+/// `host:port` of a Service, for its port with this name.
 pub fn address(service: &Service, port: &str) -> Option<String> {
     let ports = service.spec.as_ref()?.ports.as_ref()?;
     let number = ports.iter().find(|it| it.name.as_deref() == Some(port))?.port;

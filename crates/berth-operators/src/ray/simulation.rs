@@ -17,7 +17,7 @@ pub enum Runs {
     NotYet,
     /// The pod is simulated.
     Simulated,
-    /// The pod runs programs.
+    /// The containers of the pod run real programs.
     Real,
 }
 
@@ -32,8 +32,8 @@ pub fn runs(pod: &Pod) -> Runs {
     }
 }
 
-/// Annotation of a pod with the run time of one simulated container; it overrides the run time of
-/// the pod's containers.
+/// Name of the pod annotation that sets the run time of one simulated container. It overrides the
+/// run time of the pod's containers.
 pub fn duration_annotation(container: &str) -> String {
     format!("{CONTAINER_RUN_DURATION_PREFIX}{container}")
 }

@@ -35,9 +35,9 @@ pub struct RayClusterSpec {
     pub ray_version: String,
     /// Adds Ray's autoscaler to the head pod.
     pub enable_in_tree_autoscaling: Option<bool>,
-    /// Container of the autoscaler.
+    /// Options of the autoscaler's container.
     pub autoscaler_options: Option<AutoscalerOptions>,
-    /// External store of the head's state.
+    /// Persistent store of the head's state.
     pub gcs_fault_tolerance_options: Option<GcsFaultToleranceOptions>,
     /// Annotations of the head's Service.
     #[serde(deserialize_with = "lenient")]
@@ -65,7 +65,7 @@ impl RayClusterSpec {
     /// `spec.rayClusterConfig` of a RayService.
     ///
     /// # Errors
-    /// A field has another type.
+    /// A field has the wrong type.
     pub fn read(spec: &Value) -> Result<Self, serde_json::Error> {
         lenient(spec)
     }
@@ -201,7 +201,7 @@ impl WorkerGroupSpec {
     }
 }
 
-/// Choice of the pods that a group loses.
+/// The pods that the autoscaler has chosen for deletion.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScaleStrategy {
@@ -210,7 +210,8 @@ pub struct ScaleStrategy {
     pub workers_to_delete: Vec<String>,
 }
 
-/// Container of Ray's autoscaler. Set fields replace or extend those of the container.
+/// Options of the container of Ray's autoscaler. Set fields replace or extend those of the
+/// container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AutoscalerOptions {
@@ -243,7 +244,7 @@ pub struct AutoscalerOptions {
     pub args: Vec<String>,
 }
 
-/// External store of the head's state.
+/// Persistent store of the head's state.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcsFaultToleranceOptions {
@@ -275,17 +276,17 @@ impl GcsFaultToleranceOptions {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcsStorage {
-    /// Name of an existing claim. Empty: a claim is made.
+    /// Name of an existing claim. Empty: a claim is created.
     #[serde(deserialize_with = "lenient")]
     pub claim_name: String,
-    /// Size of the claim that is made. Absent: 1Gi.
+    /// Size of the claim that is created. Absent: 1Gi.
     pub size: Option<Quantity>,
-    /// Storage class of the claim that is made. Absent: the cluster's default.
+    /// Storage class of the claim that is created. Absent: the default of the Kubernetes cluster.
     pub storage_class_name: Option<String>,
-    /// Access modes of the claim that is made. Empty: ReadWriteOnce.
+    /// Access modes of the claim that is created. Empty: ReadWriteOnce.
     #[serde(deserialize_with = "lenient")]
     pub access_modes: Vec<String>,
-    /// Folder of the volume.
+    /// Folder in the volume for the store. Empty: the whole volume.
     #[serde(deserialize_with = "lenient")]
     pub sub_path: String,
     /// `Retain` keeps the claim when the cluster is deleted.
@@ -318,9 +319,9 @@ pub struct AuthOptions {
     /// `disabled` or `token`.
     #[serde(deserialize_with = "lenient")]
     pub mode: String,
-    /// Name of the Secret with the token. Absent: a Secret is made.
+    /// Name of the Secret with the token. Absent: a Secret is created.
     pub secret_name: Option<String>,
-    /// Ray lets the API server authenticate its clients.
+    /// True: the Kubernetes API server authenticates Ray's clients.
     pub enable_k8s_token_auth: Option<bool>,
 }
 
@@ -328,9 +329,9 @@ pub struct AuthOptions {
 pub mod state {
     /// The head and all wanted workers have been ready at once.
     pub const READY: &str = "ready";
-    /// No pods, by the user's wish.
+    /// The user has suspended the cluster, and no pod is left.
     pub const SUSPENDED: &str = "suspended";
-    /// Of older versions.
+    /// Set only by older versions of KubeRay.
     pub const FAILED: &str = "failed";
 }
 
@@ -338,7 +339,7 @@ pub mod state {
 pub mod condition {
     /// The head pod is ready.
     pub const HEAD_POD_READY: &str = "HeadPodReady";
-    /// All pods have been ready at once; stays true.
+    /// All pods have been ready at once. Stays true until the cluster is suspended.
     pub const PROVISIONED: &str = "RayClusterProvisioned";
     /// A pod could not be created or deleted.
     pub const REPLICA_FAILURE: &str = "ReplicaFailure";
@@ -412,7 +413,7 @@ impl RayClusterStatus {
         status.and_then(|status| lenient(status).ok()).unwrap_or_default()
     }
 
-    /// True if the condition is there and true.
+    /// True if the condition exists and is true.
     pub fn is_true(&self, condition: &str) -> bool {
         self.conditions.iter().any(|it| it.type_ == condition && it.status == "True")
     }

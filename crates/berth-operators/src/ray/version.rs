@@ -4,7 +4,7 @@
 pub type Version = (u64, u64, u64);
 
 /// Parses `2.52.0`, with or without `v` and with or without a suffix such as `.dev0` or `-py310`;
-/// `None` if the text starts with no version.
+/// `None` if the text does not start with a version.
 pub fn parse(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut numbers = text.splitn(3, '.').map(|part| {

@@ -1,6 +1,7 @@
 //! A week of random supply: machines come and go, requests wait and fail, jobs are created and
-//! deleted. At every hour no quota limit is exceeded, no request outlives its workload, and no node
-//! is without an owner. At the end, every job has finished or its Workload states why not.
+//! deleted. The test checks every hour that no quota limit is exceeded, that no request outlives
+//! its workload, and that the pool and the resize request of each node exist. At the end, every job
+//! has finished or its Workload states why not.
 //!
 //! `BERTH_TEST_SEEDS=10` runs ten seeds instead of two.
 
@@ -124,7 +125,8 @@ fn job(number: u64, draw: &mut Draw) -> Value {
     } else {
         (draw.between(1, 3), json!({ "nvidia.com/gpu": 2 }), json!({}))
     };
-    // A TPU pod names no flavor of the first group, so it requests nothing of that group.
+    // The flavors of the first resource group have no TPU nodes, so a TPU pod requests no resource
+    // of that group.
     let requests = if is_tpu { json!({}) } else { json!({ "cpu": "4" }) };
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -187,7 +189,8 @@ impl World {
         let context = self.context();
         let workloads = self.list("Workload").await;
         let usage = usage(&workloads);
-        // Both queues lend all they do not use.
+        // Each limit is the sum of both queues' quotas, because a queue lends all that it does not
+        // use.
         for (flavor, resource, limit) in [
             ("spot", "nvidia.com/gpu", 8),
             ("on-demand", "nvidia.com/gpu", 8),
@@ -217,7 +220,7 @@ impl World {
                 let Some(resize) = resize_of(node) else { continue };
                 let known = pool["spec"]["resizeRequests"].as_array().into_iter().flatten();
                 let is_known = known.filter_map(|known| known["name"].as_str()).any(|known| known == resize);
-                assert!(is_known, "{context}: node {} has no order", name(node));
+                assert!(is_known, "{context}: node {} has no resize request", name(node));
             }
         }
         for node in &nodes {
@@ -233,7 +236,8 @@ impl World {
         }
     }
 
-    /// Checks what must hold when the week is over: every job has finished, or says why not.
+    /// Checks what must hold when the week is over: every job has finished, or its Workload states
+    /// why not.
     async fn check_end(&self) {
         let context = self.context();
         let workloads = self.list("Workload").await;
@@ -250,7 +254,12 @@ impl World {
             let message = evicted["message"].as_str().unwrap_or_default();
             let states_why =
                 workload["spec"]["active"] == false && reason.starts_with("Deactivated") && !message.is_empty();
-            assert!(states_why, "{context}: {} neither finished nor states why: {:#}", name(&job), workload["status"]);
+            assert!(
+                states_why,
+                "{context}: {} has not finished, and its Workload does not state why: {:#}",
+                name(&job),
+                workload["status"]
+            );
         }
         let left = self.list("ProvisioningRequest").await;
         let live: Vec<&Value> = left.iter().filter(|request| !is_true(request, "Failed")).collect();
@@ -316,7 +325,7 @@ async fn week(seed: u64) {
     let clock = Clock::scaled("2026-01-05T00:00:00Z".parse().expect("a time"), 1.0);
     let configuration = json!({
         "waitForPodsReady": { "timeout": "15m", "requeuingStrategy": { "backoffMaxSeconds": 600 } },
-        // In one half of the weeks, jobs leave flavors that failed.
+        // With every second seed, flavors whose requests failed get no workloads for a while.
         "flavorCoolDown": if seed.is_multiple_of(2) { json!({ "initial": "10m", "maximum": "2h" }) } else { Value::Null },
     });
     let options = Options::in_memory(clock.clone(), seed, Some(cluster(&mut draw)), Some(configuration));
@@ -335,7 +344,7 @@ async fn week(seed: u64) {
             deletions.entry(end).or_default().push(format!("job-{number}"));
         }
     }
-    // The checks are between the hours, at which the supply changes.
+    // The supply changes at full hours, and the checks run between them.
     clock.sleep(Duration::from_secs(433)).await;
     for hour in 0..HOURS {
         for (_, job) in jobs.remove(&hour).unwrap_or_default() {

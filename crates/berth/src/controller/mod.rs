@@ -30,6 +30,7 @@ use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::journal::JournalOptions;
+use crate::node_health::NodeHealthOptions;
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
@@ -60,6 +61,8 @@ pub struct Options {
     journal: JournalOptions,
     #[command(flatten)]
     webhooks: WebhookOptions,
+    #[command(flatten)]
+    node_health: NodeHealthOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -97,6 +100,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let Loaded { mut config, process: file } = loaded;
     let namespace = file.namespace.clone().unwrap_or(own_namespace);
     let component = &options.component;
+    let node_health = options.node_health.load()?;
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
@@ -130,6 +134,9 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let journal = options.journal.open(&decisions)?;
     let install: component::Install = Box::new(move |manager| {
         installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
+        if let Some(node_health) = &node_health {
+            node_health.install(manager);
+        }
     });
     install(&mut manager);
     let mut tasks = JoinSet::new();

@@ -1,6 +1,6 @@
-//! Programs of other projects that run over two pods of this machine by the manifests of
-//! `examples`: torchrun, JAX and Ray. `tests/programs/install` installs JAX and Ray; PyTorch is the
-//! system's.
+//! Tests of programs of other projects: torchrun, JAX and Ray run over several pods on this
+//! machine, with the manifests of `examples`. `tests/programs/install` installs JAX and Ray.
+//! PyTorch must be installed system-wide.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use berth_testing::{has_kubectl, skip};
 
 use crate::cluster::{Cluster, file};
 
-/// Folder with a virtual environment per program, instead of `target/programs`.
+/// Environment variable: folder with a virtual environment per program, instead of
+/// `target/programs`.
 const FOLDER: &str = "BERTH_TEST_PROGRAMS";
 
 /// Time limit of a program on a busy machine, in seconds.
@@ -23,20 +24,21 @@ pub fn has_isolation() -> bool {
     is_root && has_kubectl()
 }
 
-/// The folder of a program that has this executable. Skips the running test if it is
-/// missing.
+/// The virtual environment of a program. Skips the running test if the environment does not have
+/// this executable.
 pub fn installed(program: &str, executable: &str) -> Option<PathBuf> {
     let folder = std::env::var_os(FOLDER).map_or_else(|| file("target/programs").into(), PathBuf::from);
     let environment = folder.join(program);
     if environment.join("bin").join(executable).exists() {
         return Some(std::fs::canonicalize(environment).expect("it exists"));
     }
-    skip(&format!("{} is missing; `tests/programs/install {program}` makes it", environment.display()));
+    skip(&format!("{} is missing; `tests/programs/install {program}` creates it", environment.display()));
     None
 }
 
-/// A cluster whose images with these names run on the files of this machine, with the programs of a
-/// virtual environment first. The file is the configuration.
+/// A cluster in which images with these names run on the files of this machine, with a virtual
+/// environment first in the search path. Also returns the configuration file, which must outlive
+/// the cluster.
 fn with_environment(image: &str, environment: &Path) -> (Cluster, tempfile::NamedTempFile) {
     let configuration = serde_json::json!({
         "apiVersion": "berth.dev/v1alpha1",
@@ -87,7 +89,8 @@ fn torchrun_trains_over_two_pods() {
     let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
     apply(&cluster, "examples/torchrun/job.yaml");
     for (rank, log) in logs_of_completed_job(&cluster, "torchrun").iter().enumerate() {
-        // torchrun numbers the ranks in the order in which the pods connect.
+        // The rank of a pod is not checked, because torchrun numbers the ranks in the order in
+        // which the pods connect.
         assert!(log.contains(&format!("on torchrun-{rank}, with ['torchrun-0', 'torchrun-1']")), "{log}");
         assert!(log.contains("converged in torchrun-example"), "{log}");
     }
@@ -127,7 +130,7 @@ fn ray_runs_tasks_on_two_pods() {
     let submit: Vec<&str> = ["exec", "ray-head", "--"].into_iter().chain(submit.split(' ')).collect();
     let output = cluster.run(&submit);
     assert!(output.contains("tasks ran on ['ray-head', 'ray-worker']") && output.contains("succeeded"), "{output}");
-    // The group ends with its pods.
+    // The group of pods ends when its pods are deleted.
     cluster.run(&["delete", "pods", "-l", "app=ray", "--timeout", "120s"]);
     cluster.interrupt();
 }
@@ -152,7 +155,8 @@ fn a_ray_job_trains_on_a_cluster_of_its_own() {
         (&"SUCCEEDED".into(), &"Complete".into()),
         "{log}"
     );
-    // The submitter's log is the program's own, followed by Ray's verdict.
+    // The submitter's log has the output of the program, followed by Ray's message about the
+    // result.
     assert!(log.contains("Training Complete!") && log.contains("2 workers"), "{log}");
     let id = ended["jobId"].as_str().unwrap_or_default();
     assert!(id.starts_with("train-") && log.contains(&format!("Job '{id}' succeeded")), "{log}");

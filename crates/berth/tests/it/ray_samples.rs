@@ -1,5 +1,6 @@
-//! KubeRay's own RayJob and RayCronJob samples (`../shared`): every one is accepted and reaches the
-//! state that its name promises. `behaviours.yaml` there has how long their programs run.
+//! A test of KubeRay's RayJob and RayCronJob samples (`../shared`): all except those marked
+//! `Refused` are accepted and reach the state that their names promise. `behaviours.yaml` in the
+//! same folder says how long their programs run.
 //!
 //! All samples run side by side in one cluster, each in a namespace of its own.
 
@@ -9,10 +10,10 @@ use std::process::Command;
 use berth_testing::shared;
 use serde_json::{Value, json};
 
-/// Run time of a program whose time `behaviours.yaml` does not know, in seconds.
+/// Run time in seconds of a program that `behaviours.yaml` does not list.
 const SECONDS_DEFAULT: u64 = 30;
 
-/// What is expected of a sample, beside that its RayJob succeeds.
+/// What is expected of a sample.
 enum Promise {
     /// The program succeeds.
     Succeeds,
@@ -24,9 +25,9 @@ enum Promise {
     Waits,
     /// The program succeeds on the cluster that the test creates.
     SucceedsOnExistingCluster,
-    /// A RayJob a minute; the first ones succeed.
+    /// A RayJob starts every minute, and the first ones succeed.
     SucceedsEveryMinute,
-    /// A RayJob a day: none in the time of the test.
+    /// A RayJob starts once a day, and none starts during the test.
     IsScheduled,
     /// The sample cannot be applied, for this reason.
     Refused(&'static str),
@@ -77,7 +78,7 @@ fn namespace(sample: &str) -> String {
     file.replace('.', "-").to_lowercase()
 }
 
-/// Seconds that the program of a sample runs, by `behaviours.yaml`.
+/// Seconds for which the program of a sample runs according to `behaviours.yaml`.
 fn seconds(sample: &str, text: &str, behaviours: &Value) -> u64 {
     let path = format!("ray-operator/config/samples/{sample}");
     let behaviour = match &behaviours[&path] {
@@ -127,8 +128,8 @@ fn cluster(samples: &[(String, u64)]) -> Value {
     json!({"nodePools": pools, "pods": {"rules": rules, "defaultDuration": "30s"}})
 }
 
-/// Objects beside the samples: their namespaces, the queue of the Kueue sample, the service account
-/// and the cluster that two of them use.
+/// Objects that the samples need: their namespaces, a queue for the Kueue sample, and the service
+/// account and the RayCluster that two other samples use.
 fn surroundings(samples: &[String], folder: &Path) -> Vec<Value> {
     let mut objects: Vec<Value> = samples
         .iter()

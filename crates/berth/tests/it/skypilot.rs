@@ -1,5 +1,5 @@
-//! SkyPilot's own client, unchanged: a task from `sky launch` to `sky down`, through a queue whose
-//! machines are provisioned on request. `tests/programs/install skypilot` installs it.
+//! A test of SkyPilot's unchanged client: a task from `sky launch` to `sky down`, in a queue whose
+//! machines are provisioned on request. `tests/programs/install skypilot` installs the client.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::programs::{has_isolation, installed};
 /// packages of half a gigabyte into the pod and starts Ray.
 const PATIENCE: u64 = 900;
 
-/// The client with its own home, and the API server that it starts.
+/// The client with a home folder of its own, and the API server that it starts.
 struct Sky {
     environment: PathBuf,
     home: tempfile::TempDir,
@@ -23,7 +23,7 @@ struct Sky {
 }
 
 impl Sky {
-    /// Prepares the home of a client of this cluster.
+    /// Prepares the home folder of a client of this cluster.
     fn new(environment: PathBuf, cluster: &Cluster) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         let settings = home.path().join(".sky");
@@ -62,11 +62,12 @@ impl Sky {
         text
     }
 
-    /// Runs a command in the pod of a cluster by ssh, as the client's configuration of ssh says.
+    /// Runs a command in the pod of a SkyPilot cluster by ssh, with the ssh configuration that the
+    /// client has written.
     fn ssh(&self, name: &str, command: &str) -> String {
         let path = self.home.path().join(".sky/generated/ssh").join(name);
         let config = std::fs::read_to_string(&path).expect("the configuration of ssh");
-        // ssh takes the home of the user from the list of users.
+        // ssh reads the user's home folder from the user database, and ignores `HOME`.
         let config = config.replace("~/", &format!("{}/", self.home.path().display()));
         let own = self.home.path().join("ssh_config");
         std::fs::write(&own, config).expect("written");
@@ -87,7 +88,8 @@ fn text(output: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// True where the programs are that SkyPilot's client and its pods use.
+/// True if the programs that SkyPilot's client and its pods use are installed. Skips the running
+/// test otherwise.
 fn has_helpers() -> bool {
     let is_missing = |name: &&&str| !["/usr/bin", "/usr/sbin"].iter().any(|it| PathBuf::from(it).join(name).exists());
     match ["rsync", "sshd", "nc", "socat", "curl"].iter().find(is_missing) {

@@ -10,8 +10,8 @@ use crate::cluster::{Cluster, pause};
 const MEASURED: Duration = Duration::from_secs(15);
 /// Maximum time until a new cluster is idle.
 const SETTLED: u64 = 60;
-/// Maximum CPU usage of an idle cluster, in percent of a CPU. A build for tests needs about a fifth
-/// of it.
+/// Maximum CPU usage of an idle cluster, in percent of a CPU. A debug build uses about a fifth of
+/// that.
 const PERCENT_MAX: u64 = 1;
 
 /// CPU time that a process has used, in hundredths of a second.
@@ -27,7 +27,7 @@ fn an_idle_cluster_with_processes_uses_less_than_a_hundredth_of_a_cpu() {
         return skip("full isolation needs root");
     }
     let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
-    // Its nodes, controllers and caches start up first.
+    // The cluster is not idle while its node, controllers and caches start.
     let used = |duration: Duration| {
         let before = ticks(cluster.id());
         pause(duration);

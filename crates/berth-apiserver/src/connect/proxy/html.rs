@@ -1,9 +1,10 @@
-//! Links in the web pages of pods. A link to a path of the pod is changed to the path of this server
-//! that leads there, so that a browser can follow it through the proxy.
+//! Changes links in the web pages of pods. A link to a path of the pod becomes the path of this
+//! server under which the proxy serves it, so that a browser can follow it through the proxy.
 //!
-//! Pages are changed as they pass: only the tag that is being read is held.
+//! A page is changed while it passes. Only the tag, comment or raw text (such as a script) that is
+//! being read is held, and at most about 64 KiB of it.
 
-/// Longest tag that is changed, in bytes. A longer one passes as it is.
+/// Maximum length of a tag whose links are changed, in bytes. A longer tag passes unchanged.
 const TAG_BYTES_MAX: usize = 64 * 1024;
 
 /// Attributes with a link, by element.
@@ -41,10 +42,10 @@ const LINKS: [(&str, &[&str]); 28] = [
     ("use", &["href"]),
 ];
 
-/// Elements whose content has no tags but their own end.
+/// Elements whose content has no tags except the element's own end tag.
 const RAW: [&str; 4] = ["script", "style", "textarea", "title"];
 
-/// What the next bytes are part of.
+/// The part of the page to which the next byte belongs.
 enum State {
     Text,
     /// A tag, which has begun with `<`. `quote` is the open quotation mark.
@@ -60,7 +61,7 @@ enum State {
 
 /// Changes the links of one page.
 pub(super) struct Links<F> {
-    /// The new form of a link; `None` for one that stays.
+    /// Returns the new form of a link; `None` if the link stays unchanged.
     change: F,
     state: State,
     /// Bytes that have not been passed on.
@@ -72,7 +73,7 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
         Self { change, state: State::Text, held: Vec::new() }
     }
 
-    /// The next part of the changed page.
+    /// Takes the next part of the page, and returns as much of the changed page as is known.
     pub(super) fn push(&mut self, part: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(part.len() + 64);
         for byte in part {
@@ -85,7 +86,7 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
         out
     }
 
-    /// The rest of a page that has ended.
+    /// Returns the bytes that are still held when the page has ended.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -142,7 +143,7 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
         }
     }
 
-    /// Passes on a complete tag, with its links changed.
+    /// Passes on a complete tag, with its links changed. Returns the state after the tag.
     fn end_tag(&self, tag: &[u8], out: &mut Vec<u8>) -> State {
         let Ok(text) = std::str::from_utf8(tag) else {
             out.extend_from_slice(tag);
@@ -169,7 +170,8 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
     }
 }
 
-/// Names of a tag's attributes, and where their values are without quotation marks.
+/// The names of a tag's attributes that have a value, and the range of each value without its
+/// quotation marks.
 fn attributes(tag: &str, name_end: usize) -> Vec<(&str, std::ops::Range<usize>)> {
     let bytes = tag.as_bytes();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
 //! `/metrics/resource` of a kubelet: the CPU and memory usage of pods and containers, in the text
-//! format of Prometheus, with the names of a kubelet.
+//! format of Prometheus. The metrics have the same names as a kubelet's.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! The body of a response as messages of a WebSocket, for clients that read a log in that way.
+//! Sends the body of a response as messages of a WebSocket, for clients that read a log over a
+//! WebSocket.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,11 +21,11 @@ pub(crate) enum Format {
     Base64,
 }
 
-/// The protocols by name. Clients that name none get binary messages.
+/// The protocols by name. A client that names no protocol gets binary messages.
 const PROTOCOLS: [(&str, Format); 3] =
     [("binary.k8s.io", Format::Binary), ("base64.binary.k8s.io", Format::Base64), ("", Format::Binary)];
 
-/// The protocol of a client that speaks `wanted`.
+/// The protocol for a client that offers the protocols `wanted`.
 pub(crate) fn choose(wanted: &[String]) -> Result<(&'static str, Format), Status> {
     if wanted.is_empty() {
         return upgrade::choose(&[String::new()], &PROTOCOLS).copied();
@@ -36,7 +37,7 @@ pub(crate) fn choose(wanted: &[String]) -> Result<(&'static str, Format), Status
 pub(crate) async fn serve(io: Io, format: Format, body: Body) {
     let (sink, source) = open(io).await;
     let (sender, messages) = queue();
-    // Aborted when the client is gone.
+    // The task is aborted when this set is dropped, after the client has disconnected.
     let mut sending = JoinSet::new();
     sending.spawn(send(body, format, sender));
     carry(sink, messages, read(source)).await;

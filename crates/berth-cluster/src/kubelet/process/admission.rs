@@ -1,5 +1,5 @@
-//! Checks of a kubelet on a pod that was bound to its node, possibly without a scheduler. The node
-//! rejects a pod that fails one.
+//! The checks that a kubelet makes on a pod that was bound to its node, possibly without a
+//! scheduler. The node rejects a pod that fails a check.
 //!
 //! Source: Kubernetes documentation, "Node-pressure Eviction", and the kubelet's predicates.
 //! Reasons and messages are those that clients see in Kubernetes 1.35.
@@ -40,7 +40,7 @@ fn ports(pod: &Pod) -> Vec<HostPort<'_>> {
     pod.spec.as_ref().map(|spec| host_ports(spec).collect()).unwrap_or_default()
 }
 
-/// True if `other` keeps a host port that both pods use: it was started and has not ended, or it is
+/// True if `other` keeps a host port that both pods use: it has not ended, and it was started or is
 /// the older pod.
 fn comes_first(other: &Pod, pod: &Pod) -> bool {
     let status = other.status.as_ref();
@@ -71,7 +71,7 @@ mod tests {
         let own = pod("b", 8080, json!({}));
         assert!(refused(&own, pod("c", 8080, started.clone())));
         assert!(refused(&own, pod("a", 8080, json!({"phase": "Pending"}))));
-        assert!(!refused(&own, pod("c", 8080, json!({"phase": "Pending"}))), "it is younger");
+        assert!(!refused(&own, pod("c", 8080, json!({"phase": "Pending"}))), "the other pod is younger");
         assert!(!refused(&own, pod("a", 8081, started)));
         assert!(!refused(&own, pod("a", 8080, json!({"phase": "Failed", "startTime": "2026-01-01T00:00:01Z"}))));
         assert!(!refused(&own, own.clone()));

@@ -14,12 +14,14 @@ impl Node {
     }
 }
 
-/// The devices of hosted nodes. They are as many as containers ask for, because the scheduler counts
-/// them, and have no files. The devices of the machine belong to its own node.
+/// The devices of hosted nodes. A container gets as many as it requests, because the scheduler
+/// already counts them. They have no device files. The devices of the machine belong to its own
+/// node.
 struct SimulatedDevices(Arc<dyn Devices>);
 
 impl Devices for SimulatedDevices {
-    /// Resources of which the machine has devices: their variables must be set.
+    /// Resources of which the machine has devices. Containers that request them must get their
+    /// environment variables.
     fn capacity(&self) -> BTreeMap<String, usize> {
         self.0.capacity()
     }

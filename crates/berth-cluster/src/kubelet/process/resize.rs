@@ -66,7 +66,8 @@ impl Worker {
         now: Timestamp,
     ) -> Result<Resized, Error> {
         let is_running = status.phase.as_deref() == Some("Running") && pod.metadata.deletion_timestamp.is_none();
-        // When the start ends, the worker is woken and the resources of the run are known.
+        // A container is starting. The worker runs again after the start, when the resources of the
+        // run are known.
         if !is_running || self.memory.starting.is_some() {
             return Ok(Resized::At(None));
         }
@@ -91,7 +92,8 @@ impl Worker {
             }
             return Ok(Resized::At(None));
         }
-        // A former process of Berth started the other containers and did not write their resources.
+        // A container without known resources was started by an earlier process of Berth that did
+        // not write them. Its change is no resize.
         let is_resize = changes.iter().any(|change| change.had.is_some());
         if !was_in_progress && is_resize {
             self.node.record(pod, &notice("ResizeStarted", "started", pod));
@@ -143,8 +145,8 @@ impl Worker {
         changes
     }
 
-    /// Grants the requests of the spec if the node has enough, and writes the grant. Only one pod
-    /// of the node at a time, until the cache shows the grant.
+    /// Grants the requests of the spec if the node has enough, and writes the grant. The node
+    /// handles one pod at a time, until the cache shows the grant.
     async fn admit(&mut self, pod: &Arc<Pod>, status: &mut PodStatus, now: Timestamp) -> Result<Resized, Error> {
         let node = self.node.clone();
         let generation = pod.metadata.generation.unwrap_or_default();

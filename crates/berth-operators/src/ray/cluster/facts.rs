@@ -1,4 +1,5 @@
-//! What the objects of one RayCluster depend on: its metadata and its spec.
+//! The parts of a RayCluster on which its pods, Services and other objects depend: its metadata and
+//! its spec.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use crate::ray::types::{GcsFaultToleranceOptions, RayClusterSpec};
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
-/// Kind of the object from which a cluster comes.
+/// Kind of the object for which a RayCluster was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creator {
-    /// A user.
+    /// No other object: a user created the RayCluster directly.
     RayCluster,
     /// A RayJob.
     RayJob,
@@ -33,7 +34,7 @@ impl Creator {
     }
 }
 
-/// One cluster.
+/// Metadata and spec of one RayCluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Name.
@@ -51,7 +52,7 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of this cluster, whose spec was read before.
+    /// The facts of a cluster. `spec` is its parsed spec.
     pub fn new(cluster: &'a RayCluster, spec: &'a RayClusterSpec) -> Self {
         let metadata = &cluster.metadata;
         Self {
@@ -81,7 +82,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Kind of the object from which the cluster comes.
+    /// Kind of the object for which the cluster was created.
     pub fn creator(&self) -> Creator {
         match self.labels.get(ORIGIN_KIND).map(String::as_str) {
             Some("RayJob") => Creator::RayJob,
@@ -100,23 +101,24 @@ impl<'a> Facts<'a> {
         names::dns_name(&self.head_service(), self.namespace)
     }
 
-    /// Port of the head's control store.
+    /// Port of the head's GCS (Global Control Store).
     pub fn head_port(&self) -> String {
         let given = self.spec.head_group_spec.ray_start_params.get("port");
         given.cloned().unwrap_or_else(|| GCS_PORT.to_string())
     }
 
-    /// True if the head's state is kept in an external store.
+    /// True if the state of the GCS is kept in a persistent store, so that it survives the loss of
+    /// the head.
     pub fn is_fault_tolerant(&self) -> bool {
         is_true(self.annotations, FT_ENABLED) || self.spec.gcs_fault_tolerance_options.is_some()
     }
 
-    /// Options of the external store, if it is a volume of the head pod.
+    /// Options of the persistent store, if it is embedded in the head: a volume of the head pod.
     pub fn embedded_store(&self) -> Option<&'a GcsFaultToleranceOptions> {
         self.spec.gcs_fault_tolerance_options.as_ref().filter(|options| options.is_embedded())
     }
 
-    /// Name of the claim of the embedded store.
+    /// Name of the PersistentVolumeClaim of the embedded store.
     pub fn store_claim(&self) -> String {
         let given = self.embedded_store().and_then(|options| options.storage.as_ref());
         match given {
@@ -137,14 +139,14 @@ impl<'a> Facts<'a> {
         names::checked(given.filter(|name| !name.is_empty()).unwrap_or(self.name))
     }
 
-    /// Name of the Secret with the token of Ray's clients.
+    /// Name of the Secret with the token by which Ray's clients authenticate.
     pub fn token_secret(&self) -> String {
         let given = self.spec.auth_options.as_ref().and_then(|options| options.secret_name.as_deref());
         given.filter(|name| !name.is_empty()).map_or_else(|| names::checked(self.name), str::to_owned)
     }
 }
 
-/// True if the value of this key is `true` in any case.
+/// True if the value of this key is `true`, in upper or lower case.
 fn is_true(map: &BTreeMap<String, String>, key: &str) -> bool {
     map.get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }

@@ -1,7 +1,8 @@
 //! Which pods of a worker group are created and deleted.
 //!
-//! In a group of one host per replica, pods come and go alone. In a group of several hosts, the hosts
-//! of a replica have one name in a label, and are created and deleted together.
+//! In a group with one host per replica, each pod is created and deleted on its own. In a group
+//! with several hosts per replica, all hosts of a replica have the same replica name in a label,
+//! and are created and deleted together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::ray::constants::{REPLICA_INDEX, REPLICA_NAME};
 use crate::ray::names::suffix;
 use crate::ray::types::WorkerGroupSpec;
 
-/// Adds what to do about the pods of one group.
+/// Adds the creations and deletions of the pods of one group to the plan.
 pub fn plan(facts: &Facts<'_>, group: &WorkerGroupSpec, pods: &[Arc<Pod>], nonce: &str, plan: &mut Plan) {
     if group.is_suspended() {
         if plan.delete_all(pods, Failure::DeleteWorkerPod) {
@@ -41,7 +42,7 @@ fn remove(plan: &mut Plan, pod: &Arc<Pod>, message: impl FnOnce() -> String) {
     plan.delete.push(Removal { pod: pod.clone(), notice, failure: Failure::DeleteWorkerPod });
 }
 
-/// The lowest indexes that no pod has.
+/// The indexes that are not taken, the lowest first.
 fn free_indexes(taken: BTreeSet<usize>) -> impl Iterator<Item = usize> {
     (0..).filter(move |index| !taken.contains(index))
 }
@@ -56,7 +57,7 @@ fn one_host(facts: &Facts<'_>, group: &WorkerGroupSpec, pods: &[Arc<Pod>], plan:
         remove(plan, pod, || format!("Deleted worker Pod {}/{}; {}", facts.namespace, name(pod), state(pod)));
     }
     if !dead.is_empty() {
-        // Replacements follow when the dead pods are gone.
+        // The replacements are created when the dead pods no longer exist.
         plan.is_interim = true;
         return;
     }
@@ -80,8 +81,8 @@ fn one_host(facts: &Facts<'_>, group: &WorkerGroupSpec, pods: &[Arc<Pod>], plan:
     }
 }
 
-/// The pods above this number. Pods that are being deleted go first, then pods that do not run yet,
-/// then those with the highest indexes.
+/// The pods beyond the wanted number. Pods that are being deleted are chosen first, then pods that
+/// do not run yet, then those with the highest indexes.
 fn surplus(mut pods: Vec<Arc<Pod>>, wanted: usize) -> Vec<Arc<Pod>> {
     let is_running = |pod: &Pod| super::plan::phase(pod) == "Running";
     pods.sort_by_key(|pod| (is_terminating(pod), !is_running(pod), index(pod), name(pod).to_owned()));
@@ -121,7 +122,7 @@ fn several_hosts(facts: &Facts<'_>, group: &WorkerGroupSpec, pods: &[Arc<Pod>], 
             remove_replica(facts, group, &pods, "scaling down", plan);
         }
     } else if whole.len() < wanted && waits {
-        // A slice is free for its replacement when all its hosts are gone.
+        // The replacement can use the machines only when all hosts of the old replica are gone.
         plan.is_interim = true;
     } else if whole.len() < wanted {
         let taken = whole.iter().filter_map(|pods| index(pods.first()?)).collect();

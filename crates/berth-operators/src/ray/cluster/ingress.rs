@@ -16,7 +16,8 @@ use crate::ray::names;
 /// Annotation of a RayCluster: class of the Ingress.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
-/// The Ingress, if the spec asks for it. It has the annotations of the cluster.
+/// The Ingress, if the spec asks for it. It has the annotations of the cluster, except the class,
+/// which is set as `ingressClassName`.
 pub fn dashboard(facts: &Facts<'_>) -> Option<Ingress> {
     let group = &facts.spec.head_group_spec;
     if group.enable_ingress != Some(true) {

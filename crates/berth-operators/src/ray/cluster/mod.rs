@@ -1,9 +1,9 @@
 //! The RayCluster controller: the pods, Services and status of a Ray cluster.
 //!
-//! Each reconcile reads the cluster and its pods from the caches, makes the missing objects
-//! ([`objects`]), carries out the plan of the pods ([`plan::plan`]), and writes the status
+//! Each reconcile reads the cluster and its pods from the caches, creates the missing objects
+//! ([`objects`]), carries out the plan for the pods ([`plan::plan`]), and writes the status
 //! ([`status::next`]). Clusters whose `spec.managedBy` names another controller are ignored. A
-//! cluster that breaks a rule ([`validate`]) gets an event and is left alone.
+//! cluster that breaks a rule ([`validate`]) gets an event, and its objects are not changed.
 
 pub mod access;
 pub mod facts;
@@ -136,8 +136,9 @@ impl ClusterController {
         Api::namespaced(self.client.clone(), cluster.metadata.namespace.as_deref().unwrap_or_default())
     }
 
-    /// The pods of the cluster, ordered by name. A deleted cluster of the same name may have left
-    /// pods behind; the pod of the clean-up belongs to its Job.
+    /// The pods of the cluster, ordered by name. Pods with another controller do not count: a
+    /// deleted cluster of the same name may have left pods behind, and the clean-up's pod belongs
+    /// to its Job.
     fn pods(&self, cluster: &RayCluster) -> Vec<Arc<Pod>> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let mut pods = self.pods_of_cluster.get(&ObjectKey::of(cluster).to_string());
@@ -149,7 +150,8 @@ impl ClusterController {
         pods
     }
 
-    /// Makes what the cluster lacks, then writes the status.
+    /// Creates the objects that the cluster lacks, carries out the plan for its pods, then writes
+    /// the status.
     async fn make(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<Action, Error> {
         let old = RayClusterStatus::read(cluster.status.as_ref());
         let made = self.make_objects(cluster, facts).await;
@@ -157,7 +159,7 @@ impl ClusterController {
         let mut is_settled = made.is_ok();
         let mut error = made.err();
         if error.is_none() {
-            // Names of replicas of different times must differ.
+            // Replicas that are created at different times must have different names.
             let nonce = self.clock.now().as_nanosecond().to_string();
             let plan = plan::plan(facts, cluster, &old, &self.pods(cluster), &nonce);
             is_settled = !plan.is_interim;
@@ -267,8 +269,8 @@ impl ClusterController {
         Ok(())
     }
 
-    /// The end of a deleted cluster: owner references take its objects along. Data in Redis is
-    /// deleted by a Job, once no head can write to it.
+    /// Completes the deletion of a cluster. The garbage collector deletes the objects that the
+    /// cluster owns. A Job deletes the data in Redis, once there is no head that could write to it.
     async fn end(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<Action, Error> {
         if !has_finalizer(cluster) {
             return Ok(Action::Wait);
@@ -329,8 +331,9 @@ impl ClusterController {
     }
 }
 
-/// A rejection without the end of the pod's name, which the API server draws anew at each attempt.
-/// A status that differed at each attempt would itself start the next one.
+/// A message about a rejected pod, without the random end of the pod's name, which the API server
+/// draws anew at each attempt. The message is written to the status. If it differed at each
+/// attempt, each write of the status would trigger the next attempt.
 fn without_drawn_name(message: &str) -> String {
     const BEFORE: &str = "pods \"";
     const DRAWN: usize = 5;

@@ -1,5 +1,5 @@
-//! Makes the objects of a cluster that are not pods: the rights of the autoscaler, the Ingress, the
-//! token, the Services, and the claim of the embedded store. An existing object is not changed.
+//! Creates the objects of a cluster that are not pods: the rights of the autoscaler, the Ingress,
+//! the token, the Services, and the claim of the embedded store. An existing object is not changed.
 
 use std::fmt::Debug;
 
@@ -26,7 +26,7 @@ use crate::ray::types::GcsStorage;
 /// Number of random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-/// Names of the events about one kind of object.
+/// Reasons of the events about one kind of object, and the name of the kind in their messages.
 struct Words {
     created: &'static str,
     failed: &'static str,
@@ -44,7 +44,7 @@ const CLAIM: Words = Words { created: "CreatedPVC", failed: "FailedToCreatePVC",
 const SECRET: Words = Words { created: "CreatedSecret", failed: "FailedToCreateSecret", kind: "secret" };
 
 impl ClusterController {
-    /// Makes all objects that the cluster lacks. Stops at the first that cannot be made.
+    /// Creates all objects that the cluster lacks. Stops at the first that cannot be created.
     pub(super) async fn make_objects(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<(), Error> {
         if facts.spec.is_autoscaled() {
             self.make_account(cluster, facts).await?;
@@ -73,7 +73,7 @@ impl ClusterController {
         self.make_claim(cluster, facts).await
     }
 
-    /// Creates the object unless there is one of its name.
+    /// Creates the object unless an object of its kind and name exists.
     async fn make_missing<K>(&self, cluster: &RayCluster, object: &K, words: &Words) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
@@ -105,7 +105,8 @@ impl ClusterController {
         }
     }
 
-    /// A service account that the user names is the user's to create.
+    /// Creates the service account of the head pod. If the pod template names one, the user must
+    /// create it.
     async fn make_account(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<(), Error> {
         let account = access::account(facts);
         let given = facts.spec.head_group_spec.template.spec.as_ref();
@@ -137,7 +138,8 @@ impl ClusterController {
         Ok(())
     }
 
-    /// Creates the Secret with the token of Ray's clients, unless the user brings one.
+    /// Creates the Secret with the token of Ray's clients, unless the spec names a Secret or the
+    /// API server authenticates the clients.
     async fn make_token(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<(), Error> {
         let Some(options) = facts.spec.auth_options.as_ref().filter(|_| facts.spec.needs_token()) else {
             return Ok(());
@@ -152,7 +154,7 @@ impl ClusterController {
         }
         let mut bytes = [0; TOKEN_BYTES];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
-            .map_err(|_| "the system gave no random numbers for the token of the Ray cluster")?;
+            .map_err(|_| "cannot create the token of the Ray cluster: the system provides no random numbers")?;
         let token = ByteString(hex::encode(bytes).into_bytes());
         let secret = Secret {
             metadata: metadata(facts, facts.token_secret()),
@@ -162,7 +164,8 @@ impl ClusterController {
         self.create(cluster, &secrets, &secret, &SECRET).await.map(drop)
     }
 
-    /// Creates the claim of the embedded store, unless the user brings one.
+    /// Creates the claim of the embedded store, unless the spec names one. If the named claim does
+    /// not exist, records an event.
     async fn make_claim(&self, cluster: &RayCluster, facts: &Facts<'_>) -> Result<(), Error> {
         let Some(options) = facts.embedded_store() else { return Ok(()) };
         let storage = options.storage.clone().unwrap_or_default();
@@ -192,7 +195,8 @@ fn metadata(facts: &Facts<'_>, name: String) -> ObjectMeta {
     }
 }
 
-/// The claim of the embedded store. It outlives the cluster if the user wants that.
+/// The claim of the embedded store. With the deletion policy `Retain` it has no owner, so it is
+/// kept when the cluster is deleted.
 fn claim(facts: &Facts<'_>, storage: GcsStorage) -> PersistentVolumeClaim {
     let mut metadata = metadata(facts, facts.store_claim());
     if storage.deletion_policy.as_deref() == Some("Retain") {

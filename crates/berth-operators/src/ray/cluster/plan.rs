@@ -14,7 +14,7 @@ use super::pod::{self, NodeType};
 use crate::ray::constants::{GROUP, NO_HEAD_RESTART, NODE_TYPE, RECREATE_HASH};
 use crate::ray::types::{RayClusterStatus, condition};
 
-/// Which write about a pod failed; the reason of the condition ReplicaFailure.
+/// A write of a pod that failed. It determines the reason of the condition ReplicaFailure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Deletion of all pods.
@@ -83,7 +83,7 @@ pub struct Removal {
     pub pod: Arc<Pod>,
     /// Its event, recorded after the deletion.
     pub notice: Option<Notice>,
-    /// What has failed if the deletion fails.
+    /// The failure to report if the deletion fails.
     pub failure: Failure,
 }
 
@@ -96,7 +96,7 @@ pub struct Creation {
     pub node_type: NodeType,
 }
 
-/// What to do about the pods, in this order.
+/// What must be done for the pods of a cluster, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Pods to delete.
@@ -105,12 +105,14 @@ pub struct Plan {
     pub create: Vec<Creation>,
     /// Events to record after all writes have succeeded.
     pub notices: Vec<Notice>,
-    /// True if more is to do once the deletions are visible: the cluster is not ready before.
+    /// True if the pods need a further plan, for example once deleted pods no longer exist. Until
+    /// then, the cluster is not ready.
     pub is_interim: bool,
 }
 
 impl Plan {
-    /// Deletes these pods, except those that are being deleted. True if there are any.
+    /// Plans the deletion of these pods, except those that are already being deleted. Returns true
+    /// if it adds any deletion.
     pub fn delete_all(&mut self, pods: &[Arc<Pod>], failure: Failure) -> bool {
         let left = pods.iter().filter(|pod| !is_terminating(pod));
         let count = self.delete.len();
@@ -124,7 +126,7 @@ pub fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Value of a label of the pod, empty without it.
+/// Value of a label of the pod; empty if the pod does not have the label.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
     pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
 }
@@ -139,7 +141,8 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// The end of the Ray container, which is the first one of the pod.
+/// The terminated state of the Ray container, which is the first one of the pod; `None` if it has
+/// not terminated.
 fn ray_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
     let ray = &pod.spec.as_ref()?.containers.first()?.name;
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
@@ -150,7 +153,7 @@ fn restart_policy(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always")
 }
 
-/// True if the pod has ended, or its Ray container has and does not start again.
+/// True if the pod has ended, or if its Ray container has terminated and is not restarted.
 pub fn is_dead(pod: &Pod) -> bool {
     match phase(pod) {
         "Failed" | "Succeeded" => true,
@@ -172,8 +175,8 @@ pub fn state(pod: &Pod) -> String {
     )
 }
 
-/// What to do about the pods of a cluster whose spec is valid. `nonce` distinguishes names of
-/// replicas of different times.
+/// The plan for the pods of a cluster whose spec is valid. `nonce` is part of the names of new
+/// replicas, so that replicas of different plans have different names.
 pub fn plan(
     facts: &Facts<'_>,
     cluster: &RayCluster,
@@ -220,7 +223,7 @@ pub fn plan(
     plan
 }
 
-/// Plans the head. False if the workers have to wait.
+/// Plans the head. Returns false if nothing must be planned for the workers.
 fn plan_head(facts: &Facts<'_>, status: &RayClusterStatus, heads: &[Arc<Pod>], hash: &str, plan: &mut Plan) -> bool {
     match heads {
         [] => {
@@ -254,15 +257,16 @@ fn plan_head(facts: &Facts<'_>, status: &RayClusterStatus, heads: &[Arc<Pod>], h
     }
 }
 
-/// True if the spec has changed since the head was created and the user wants new pods then.
+/// True if the spec has changed since the head was created and the upgrade strategy is `Recreate`.
 fn must_recreate(facts: &Facts<'_>, heads: &[Arc<Pod>], hash: &str) -> bool {
     let strategy = facts.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.r#type.as_deref());
     let known = heads.first().and_then(|head| head.metadata.annotations.as_ref()?.get(RECREATE_HASH));
     strategy == Some("Recreate") && known.is_some_and(|known| !known.is_empty() && known != hash)
 }
 
-/// A hash of the spec without the fields that change while pods run: numbers of replicas, and what
-/// admission adds to the templates.
+/// A hash of the spec without the fields that may change while the pods are kept: the upgrade
+/// strategy, `suspend`, the numbers of replicas, the scale strategy, and the tolerations and
+/// scheduling gates of the templates.
 pub fn spec_hash(spec: &Value) -> String {
     let mut spec = spec.clone();
     let clean = |group: &mut Value| {
@@ -290,7 +294,7 @@ pub fn spec_hash(spec: &Value) -> String {
     hex::encode(Sha1::digest(spec.to_string()))
 }
 
-/// Names in a list, for lookups.
+/// The names of a list as a set.
 pub fn names(list: &[String]) -> BTreeSet<&str> {
     list.iter().map(String::as_str).collect()
 }

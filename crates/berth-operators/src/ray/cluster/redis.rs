@@ -1,5 +1,5 @@
-//! The end of a cluster whose state is in Redis: a finalizer holds the cluster until a Job has
-//! deleted the data.
+//! The deletion of a cluster whose state is in Redis: a finalizer keeps the RayCluster until a Job
+//! has deleted the data.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
@@ -13,7 +13,8 @@ use crate::ray::names;
 
 /// Value of the label `ray.io/node-type` of the Job.
 pub const NODE_TYPE_CLEANUP: &str = "redis-cleanup";
-/// Seconds after which a deleted cluster goes without its clean-up.
+/// Default number of seconds after which the finalizer of a deleted cluster is removed even if its
+/// data has not been deleted. Also the deadline of the Job.
 const TIMEOUT_S: i64 = 300;
 /// The program of the Job. It succeeds if the data is deleted, or was never there.
 const PROGRAM: &str = "\
@@ -35,7 +36,7 @@ pub fn job_name(cluster: &str) -> String {
     names::checked_label(&format!("{cluster}-redis-cleanup"))
 }
 
-/// True if the Job has ended, either way.
+/// True if the Job has ended, with or without success.
 pub fn has_ended(job: &Job) -> bool {
     let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| {
@@ -43,7 +44,7 @@ pub fn has_ended(job: &Job) -> bool {
     })
 }
 
-/// Time from the deletion of a cluster to the removal of its finalizer without a clean-up.
+/// Time after the deletion of a cluster at which its finalizer is removed even without a clean-up.
 pub fn timeout(facts: &Facts<'_>) -> SignedDuration {
     let given = facts.annotations.get(DELETION_TIMEOUT).and_then(|text| text.parse::<i64>().ok());
     SignedDuration::from_secs(given.filter(|seconds| *seconds > 0).unwrap_or(TIMEOUT_S))
@@ -71,7 +72,7 @@ pub fn job(facts: &Facts<'_>) -> Job {
         ray.readiness_probe = None;
         ray.startup_probe = None;
         ray.resources = Some(pod::fixed("200m", "256Mi"));
-        // A minute for Redis to answer.
+        // Redis has a minute to answer: 120 attempts, one every 500 ms.
         let variables = [("RAY_redis_db_connect_retries", "120"), ("RAY_redis_db_connect_wait_milliseconds", "500")];
         let variables = variables.map(|(name, value)| EnvVar {
             name: name.to_owned(),

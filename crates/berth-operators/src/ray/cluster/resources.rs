@@ -25,7 +25,7 @@ pub fn is_gpu(name: &str) -> bool {
 /// Amounts by resource name.
 type Amounts = BTreeMap<String, Quantity>;
 
-/// The requests of a pod; the limit where a request is missing.
+/// The requests of a pod. Where a request is missing, the limit counts.
 fn of_pod(template: &PodTemplateSpec) -> Amounts {
     let mut sum = Amounts::new();
     for container in template.spec.iter().flat_map(|spec| &spec.containers) {
@@ -62,7 +62,8 @@ pub struct Desired {
     pub tpu: Amount,
 }
 
-/// The resources of the head and of the replicas that the groups name.
+/// The resources of the head and of the workers. The number of workers follows from `replicas` of
+/// each group that is not suspended, without the bounds of the group.
 pub fn desired(spec: &RayClusterSpec) -> Desired {
     let mut sum = of_pod(&spec.head_group_spec.template);
     for group in spec.worker_group_specs.iter().filter(|group| !group.is_suspended()) {

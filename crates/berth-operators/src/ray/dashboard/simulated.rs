@@ -1,9 +1,9 @@
 //! Dashboards of simulated head pods.
 //!
 //! A program runs while its submitter runs: the pod of the submitter Job, or the submitter's
-//! container in the head pod. Where the operator submits (HTTPMode) or the user does
-//! (InteractiveMode), the program runs for the RayJob's annotation `berth.dev/run-duration`, or a
-//! minute. The annotation `berth.dev/exit-code` of the RayJob decides if the program succeeded.
+//! container in the head pod. If the operator (HTTPMode) or the user (InteractiveMode) submits the
+//! program, it runs for the time in the RayJob's annotation `berth.dev/run-duration`, by default a
+//! minute. The annotation `berth.dev/exit-code` of the RayJob decides whether the program succeeds.
 //! Applications run as soon as they are deployed.
 
 use std::collections::BTreeMap;
@@ -29,14 +29,15 @@ use crate::ray::random;
 /// Run time of a program without the annotation.
 const RUN_DURATION_DEFAULT: Duration = Duration::from_secs(60);
 
-/// What the simulation of a program depends on.
+/// The simulated job API of a dashboard at one time: its answer about the program, and the time
+/// until the answer changes.
 #[derive(Clone, Debug)]
 pub struct SimulatedJobs {
     answer: Answer,
     again: Option<Duration>,
 }
 
-/// What is known about the program of a RayJob.
+/// The objects and values on which the simulation of a RayJob's program depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The job.
@@ -52,7 +53,7 @@ pub struct Facts<'a> {
 }
 
 impl SimulatedJobs {
-    /// The dashboard at this time.
+    /// The job API at this time.
     pub fn at(facts: &Facts<'_>, now: Timestamp) -> Self {
         let info = match facts.mode {
             SubmissionMode::K8sJobMode => facts.submitter.and_then(|submitter| of_submitter(submitter, facts.job)),
@@ -204,7 +205,7 @@ mod tests {
         job
     }
 
-    /// State of the program and seconds until the next question.
+    /// Checks the state of the program, and the seconds until the next question.
     fn check(
         annotations: &[(&str, &str)],
         mode: SubmissionMode,

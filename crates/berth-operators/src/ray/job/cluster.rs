@@ -21,7 +21,7 @@ const SIDECAR_DURATION_DEFAULT: &str = "60s";
 /// The cluster of a RayJob, named by its status.
 ///
 /// # Errors
-/// The sidecar has no command; see [`CommandError`].
+/// The command of the sidecar cannot be built; see [`CommandError`].
 pub fn cluster(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus) -> Result<RayCluster, CommandError> {
     let mut labels = job.labels().clone();
     labels.insert(ORIGIN_KIND.to_owned(), "RayJob".to_owned());
@@ -47,7 +47,7 @@ pub fn cluster(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus) -> Result
     Ok(cluster)
 }
 
-/// Adds the submitter to the head pod, which then does not restart.
+/// Adds the submitter's container to the head pod, and sets the pod's restart policy to `Never`.
 fn add_sidecar(
     job: &RayJob,
     cluster: &mut Value,
@@ -62,15 +62,16 @@ fn add_sidecar(
     if let Some(containers) = pod["containers"].as_array_mut() {
         containers.push(json!(container));
     }
-    // The simulated containers of a pod that does not restart run until it is deleted, or for the
-    // time of their annotation.
+    // A simulated head pod that does not restart runs until it is deleted. Only a container with an
+    // annotation of its own ends earlier.
     let duration = job.annotations().get(RUN_DURATION_ANNOTATION).map_or(SIDECAR_DURATION_DEFAULT, String::as_str);
     let annotations = &mut template["metadata"]["annotations"];
     annotations[simulation::duration_annotation(submitter::CONTAINER)] = duration.into();
     Ok(())
 }
 
-/// Service of the head under the RayJob's name. `of_cluster` is the cluster's own head Service.
+/// The Service of the head that is named after the RayJob. `of_cluster` is the cluster's own head
+/// Service.
 pub fn service(job: &RayJob, of_cluster: &Service) -> Service {
     crate::ray::services::head_of_owner(job, "RayJob", of_cluster)
 }

@@ -1,8 +1,8 @@
 //! The shell command with which a submitter hands a RayJob's program to Ray.
 //!
-//! The command may run several times: a submitter Job retries. So it first asks Ray if the program
-//! is known, submits it only if not, and then follows its log. A sidecar runs once, and follows the
-//! log of its own submission.
+//! A submitter Job may retry the command. The command therefore first asks Ray whether the program
+//! is known, submits it only if it is not, and then follows its log. A sidecar runs once, and
+//! follows the log of its own submission.
 
 use k8s_openapi::api::core::v1::Container;
 use serde_json::Value;
@@ -14,24 +14,24 @@ use crate::ray::yaml;
 
 /// Seconds that the dashboard gets to answer the health check.
 const HEALTH_TIMEOUT_S: u32 = 10;
-/// Oldest version of Ray whose submitter takes metadata.
+/// Oldest version of Ray whose `ray job submit` accepts metadata.
 const METADATA_SINCE: (u64, u64) = (2, 6);
 
-/// Why there is no command.
+/// Why the command cannot be built.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum CommandError {
     /// The environment of the program is not YAML.
     #[error("spec.runtimeEnvYAML is not a YAML document: {0}")]
     RuntimeEnv(String),
-    /// The version of Ray is no version.
+    /// `rayVersion` of the cluster is not a version.
     #[error("spec.rayClusterSpec.rayVersion {0:?} is not a version such as 2.53.0")]
     Version(String),
-    /// The version of Ray does not know metadata.
+    /// The version of Ray does not accept metadata.
     #[error("spec.metadata needs Ray 2.6.0 or later, and spec.rayClusterSpec.rayVersion is {0}")]
     TooOld(String),
 }
 
-/// The script for a submitter of this mode.
+/// The script of a RayJob's submitter.
 ///
 /// # Errors
 /// See [`CommandError`].
@@ -79,7 +79,7 @@ fn submission(spec: &RayJobSpec, address: &str, id: &str, returns_at_once: bool)
     Ok(words.join(" "))
 }
 
-/// The loop that ends once the dashboard reports a healthy control store.
+/// A shell loop that ends once the dashboard reports that the GCS is healthy.
 fn wait_for_dashboard(address: &str) -> String {
     let request = format!("urllib.request.urlopen('{address}/api/gcs_healthz', timeout={HEALTH_TIMEOUT_S})");
     let check = format!("import sys, urllib.request; sys.exit(b'success' not in {request}.read())");
@@ -92,7 +92,7 @@ fn wait_for_dashboard(address: &str) -> String {
 /// The environment of the program; `None` if the RayJob sets none.
 ///
 /// # Errors
-/// It is not YAML.
+/// `runtimeEnvYAML` is not YAML.
 pub fn runtime_env(spec: &RayJobSpec) -> Result<Option<Value>, CommandError> {
     if spec.runtime_env_yaml.is_empty() {
         return Ok(None);

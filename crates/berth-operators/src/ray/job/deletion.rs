@@ -13,11 +13,12 @@ use crate::ray::types::RayClusterSpec;
 pub struct Due {
     /// The deletion.
     pub write: Option<Write>,
-    /// When another one is due.
+    /// When the next deletion is due.
     pub next: Option<Timestamp>,
 }
 
-/// What is due for a job that has ended. Objects of a cluster that the user selected stay.
+/// What is due for a job that has ended. If the job selects an existing cluster, nothing is
+/// deleted, not even the job.
 pub fn after_end(spec: &RayJobSpec, status: &RayJobStatus, cluster: Option<&RayCluster>, now: Timestamp) -> Due {
     let Some(end) = status.end_time.as_ref().map(|time| time.0).filter(|_| !spec.selects_cluster()) else {
         return Due::default();
@@ -44,7 +45,7 @@ pub fn after_end(spec: &RayJobSpec, status: &RayJobStatus, cluster: Option<&RayC
     };
     let open = applicable.into_iter().filter(|(policy, _)| !is_done(*policy, cluster));
     let (overdue, pending): (Vec<_>, Vec<_>) = open.partition(|(_, due)| *due <= now);
-    // Of several that are overdue, the one with the most impact makes the others needless.
+    // If several policies are due, the one that deletes most makes the others unnecessary.
     let write = overdue.into_iter().map(|(policy, _)| policy).max().and_then(write);
     Due { write, next: pending.into_iter().map(|(_, due)| due).min() }
 }
@@ -133,7 +134,7 @@ mod tests {
         check(&spec, "SUCCEEDED", None, 61, (None, Some(90)));
         check(&spec, "SUCCEEDED", None, 90, (Some(Write::DeleteJob), None));
         check(&spec, "FAILED", workers(false), 1, (Some(Write::DeleteJob), None));
-        // After a long outage, the rule with the most impact comes first.
+        // After a long outage, only the rule that deletes most is applied.
         check(&spec, "SUCCEEDED", workers(false), 1000, (Some(Write::DeleteJob), None));
     }
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_policy_per_outcome() {
+    fn success_and_failure_have_policies_of_their_own() {
         let strategy = json!({"onSuccess": {"policy": "DeleteNone"}, "onFailure": {"policy": "DeleteSelf"}});
         let spec = json!({"deletionStrategy": strategy});
         check(&spec, "SUCCEEDED", workers(false), 5, (None, None));

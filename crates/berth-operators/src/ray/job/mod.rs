@@ -1,11 +1,11 @@
-//! The RayJob controller: a Ray cluster for one program, or a program on an existing cluster.
+//! The RayJob controller: runs a program on a Ray cluster of its own, or on an existing cluster.
 //!
 //! Each reconcile reads the job and its objects from the caches, asks the dashboard if [`plan::plan`]
 //! needs its answer, and applies the plan. The status is written last, so that an interrupted step
 //! is planned again. Jobs whose `spec.managedBy` names another controller are ignored.
 //!
-//! A job that is not valid stays `ValidationFailed`, also once its spec is corrected: delete it and
-//! create it again.
+//! A job that is not valid stays `ValidationFailed`, even after its spec is corrected. It must be
+//! deleted and created again.
 
 mod cluster;
 pub mod command;
@@ -81,7 +81,7 @@ pub fn install(manager: &mut Manager) {
         .run(controller);
 }
 
-/// The jobs on a cluster.
+/// The RayJobs on a cluster.
 fn jobs_of(by_cluster: &Index<RayJob>, cluster: Option<ObjectKey>) -> BTreeSet<ObjectKey> {
     cluster.map(|cluster| by_cluster.keys(&cluster.to_string())).into_iter().flatten().collect()
 }
@@ -171,7 +171,7 @@ impl Controller {
         }
     }
 
-    /// The dashboard of the job's cluster: simulated if the head pod is.
+    /// The dashboard of the job's cluster. It is simulated if the head pod is simulated.
     async fn dashboard(
         &self,
         job: &RayJob,
@@ -207,7 +207,7 @@ impl Controller {
         }
     }
 
-    /// Applies the plan, in its order.
+    /// Applies the writes of the plan in their order, and then writes the status.
     async fn apply(&self, job: &Arc<RayJob>, found: &Found, mut plan: Plan) -> Result<Action, Error> {
         for warning in &plan.warnings {
             self.recorder.event(job.as_ref(), EventType::Warning, warning.reason, &warning.message);
@@ -239,7 +239,8 @@ impl Controller {
         Ok(plan.after.map_or(Action::Wait, Action::After))
     }
 
-    /// Submits or stops the program. A failed submission is repeated with the next question.
+    /// Submits or stops the program. A failed submission is repeated after the next question to the
+    /// dashboard.
     async fn tell_dashboard(&self, job: &RayJob, found: &Found, status: &mut RayJobStatus, write: &Write) {
         let before = RayJobStatus::read(job.status.as_ref());
         let told = async {
@@ -251,7 +252,7 @@ impl Controller {
             }
         };
         if let Err(problem) = told.await {
-            tracing::debug!(job = %job.name_any(), %problem, "the dashboard was not reached");
+            tracing::debug!(job = %job.name_any(), %problem, "cannot submit or stop the Ray job");
             if *write == Write::Submit {
                 unreachable(status, self.clock.now());
                 let message = format!("Failed to submit the Ray job {}: {problem}", before.job_id);
@@ -260,7 +261,7 @@ impl Controller {
         }
     }
 
-    /// Applies a write of one of the job's objects, and records it.
+    /// Applies a write of one of the job's objects, and records an event about it.
     async fn write(&self, job: &RayJob, found: &Found, write: &Write) -> Result<(), Error> {
         let namespace = job.namespace().unwrap_or_default();
         let key = |name: String| format!("{namespace}/{name}");

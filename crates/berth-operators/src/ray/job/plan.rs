@@ -1,10 +1,10 @@
-//! Plans one step of a RayJob: from the job, its cluster, its submitter, the dashboard's answer and
-//! the time, the writes, the new status and the events. Pure.
+//! Plans one step of a RayJob. The writes, the new status and the events follow from the job, its
+//! cluster, its submitter, the dashboard's answer and the time. Pure.
 //!
 //! A job is New, Initializing (its cluster becomes ready), Running, and then Complete or Failed.
-//! Names of cluster and program are in the status before either exists, so that a crash makes
-//! neither twice. A step that needs the dashboard's answer says so in [`Plan::ask`]; the caller then
-//! asks, and plans again.
+//! The names of the cluster and the program are in the status before either exists, so that neither
+//! is created twice after a crash. A step that needs the dashboard's answer says so in
+//! [`Plan::ask`]; the caller then asks, and plans again.
 //!
 //! Source: the documentation, tests and behaviour of KubeRay 1.7.
 
@@ -27,16 +27,16 @@ use crate::ray::names;
 use crate::ray::services;
 use crate::ray::types::state;
 
-/// Finalizer of a RayJob: its program is stopped before it is deleted.
+/// Finalizer of a RayJob: its program is stopped before the RayJob is deleted.
 pub const FINALIZER: &str = "ray.io/rayjob-finalizer";
-/// Time that a program gets to end after its submitter.
+/// Maximum time from the end of a submitter to the end of its program.
 const SUBMITTER_GRACE: SignedDuration = SignedDuration::from_secs(30);
-/// Time that a RayJob gets to end after its program.
+/// Maximum time from the end of a program to the end of its RayJob.
 const TRANSITION_GRACE: SignedDuration = SignedDuration::from_secs(300);
-/// Time for which the dashboard may not answer.
+/// Maximum time without an answer of the dashboard.
 const STATUS_CHECK_TIMEOUT: SignedDuration = SignedDuration::from_secs(300);
 
-/// What a step depends on, beside the job and the time.
+/// What a step depends on, apart from the job and the time.
 #[derive(Clone, Debug, Default)]
 pub struct World<'a> {
     /// The cluster that the status names.
@@ -53,10 +53,11 @@ pub struct World<'a> {
     pub answer: Option<Answer>,
 }
 
-/// The next writes for a RayJob.
+/// The next step of a RayJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// True if the step needs the dashboard's answer about the program; the rest is then empty.
+    /// True if the step needs the dashboard's answer about the program. The plan then contains only
+    /// the old status.
     pub ask: bool,
     /// Writes, to be applied in this order before the status.
     pub writes: Vec<Write>,
@@ -68,7 +69,7 @@ pub struct Plan {
     pub after: Option<Duration>,
 }
 
-/// A write.
+/// A write of an object, or a request to the dashboard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// Add [`FINALIZER`] to the job.
@@ -144,7 +145,7 @@ pub fn plan(job: &RayJob, spec: Result<&RayJobSpec, &serde_json::Error>, world: 
     plan
 }
 
-/// Records why a job is not valid. An event repeats only with another message.
+/// Records why a job is not valid. An event is recorded again only if the message has changed.
 fn refuse(job: &RayJob, invalid: validate::Invalid, plan: &mut Plan) {
     if plan.status.job_deployment_status != deployment::VALIDATION_FAILED || plan.status.message != invalid.message {
         let key = format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any());
@@ -190,7 +191,7 @@ struct Step<'a> {
     world: &'a World<'a>,
     now: Timestamp,
     plan: Plan,
-    /// Times at which something is due.
+    /// Times at which the job must be planned again.
     due: Vec<Timestamp>,
 }
 
@@ -238,7 +239,7 @@ impl<'a> Step<'a> {
         self.enter(deployment::INITIALIZING);
     }
 
-    /// Creates the cluster, and submits the program once the cluster is ready.
+    /// Creates the cluster, and the submitter once the cluster is ready.
     fn initialize(&mut self) {
         if self.suspends() || self.is_past_deadline() || self.is_past_pre_running_deadline() {
             return;
@@ -250,7 +251,7 @@ impl<'a> Step<'a> {
                 self.plan.status.ray_cluster_status = comparable(observed);
                 return;
             }
-            // The cluster's controller makes the Service first.
+            // The head Service may not be in the cache yet.
             let address = self.world.head_service.and_then(|it| services::address(it, DASHBOARD_PORT_NAME));
             let Some(address) = address else { return };
             self.plan.status.dashboard_url = address;
@@ -266,7 +267,7 @@ impl<'a> Step<'a> {
         self.enter(deployment::RUNNING);
     }
 
-    /// Plans the submitter Job; false if there is no command for it.
+    /// Plans the submitter Job. Returns false if its command cannot be built.
     fn create_submitter(&mut self, cluster: &RayCluster) -> bool {
         match submitter::job(self.job, self.spec, &self.plan.status, cluster) {
             Ok(made) => {
@@ -314,7 +315,7 @@ impl<'a> Step<'a> {
             self.due.push(until);
         }
         if let Some(message) = submitter.failure {
-            // The program's own failure was seen by an earlier step.
+            // An earlier step may have seen that the program itself failed.
             return if self.plan.status.job_status == program::FAILED {
                 let message = self.plan.status.message.clone();
                 self.fail(reason::APP_FAILED, message);
@@ -342,7 +343,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Takes over what the dashboard reports about the program.
+    /// Copies the dashboard's report about the program to the status, and ends the job if the
+    /// program and its submitter have ended.
     fn take_over(&mut self, info: &JobInfo, cluster: &RayCluster, submitter_ended_at: Option<Timestamp>) {
         let waits_for_submitter = self.spec.has_submitter() && submitter_ended_at.is_none();
         let has_ended = program::has_ended(&info.status) && !waits_for_submitter;
@@ -370,7 +372,8 @@ impl<'a> Step<'a> {
         match self.spec.submission_mode {
             SubmissionMode::K8sJobMode => {
                 let Some(job) = self.world.submitter else {
-                    // Deleted by the user. Its replacement asks Ray before it submits.
+                    // The user has deleted the submitter Job. The new one asks Ray whether the
+                    // program is known before it submits it.
                     self.create_submitter(cluster);
                     return None;
                 };
@@ -387,7 +390,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Deletes cluster and submitter, then forgets them.
+    /// Deletes the cluster and the submitter. When neither exists any more, removes them from the
+    /// status.
     fn clear(&mut self) {
         let keeps_cluster = self.spec.selects_cluster();
         if let Some(cluster) = self.world.cluster.filter(|_| !keeps_cluster)
@@ -417,7 +421,7 @@ impl<'a> Step<'a> {
         };
     }
 
-    /// Deletes what is to be deleted after the end.
+    /// Plans the deletions that are due after the end of the job.
     fn clean_up(&mut self) {
         let due = deletion::after_end(self.spec, &self.plan.status, self.world.cluster, self.now);
         self.plan.writes.extend(due.write);
@@ -440,7 +444,7 @@ impl<'a> Step<'a> {
         self.is_past("preRunningDeadlineSeconds", seconds, reason::PRE_RUNNING_DEADLINE_EXCEEDED)
     }
 
-    /// Fails the job if so many seconds have passed since its start.
+    /// Fails the job if this number of seconds has passed since its start.
     fn is_past(&mut self, field: &str, seconds: Option<i32>, why: &str) -> bool {
         let Some(seconds) = seconds else { return false };
         let start = self.plan.status.start_time.as_ref().map_or(self.now, |time| time.0);
@@ -495,7 +499,8 @@ impl<'a> Step<'a> {
         true
     }
 
-    /// The cluster. A missing one is created, unless the user selects one.
+    /// The cluster. If it does not exist, its creation is planned, unless the job selects an
+    /// existing cluster.
     fn cluster_or_create(&mut self) -> Option<&'a RayCluster> {
         if let Some(cluster) = self.world.cluster {
             return Some(cluster);
@@ -531,7 +536,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// How far a submitter is.
+/// The end of a submitter; both fields are empty while it runs.
 #[derive(Clone, Debug, Default)]
 struct Submitter {
     /// When it ended.
@@ -558,7 +563,8 @@ fn of_head(head: &Pod) -> Submitter {
     Submitter { ended_at: end.finished_at.as_ref().map(|time| time.0), failure }
 }
 
-/// A cluster's status without the time of its last write, so that equal statuses are equal.
+/// A cluster's status without the time of its last write, so that statuses that differ only in this
+/// time are equal.
 fn comparable(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
         fields.remove("lastUpdateTime");

@@ -23,7 +23,7 @@ use berth_runtime::owned_by;
 
 /// Name of the container that submits, in a head pod and by default in a submitter pod.
 pub const CONTAINER: &str = "ray-job-submitter";
-/// Retries of a submitter Job that sets none.
+/// Retries of a submitter Job if the RayJob does not set their number.
 const BACKOFF_LIMIT_DEFAULT: i32 = 2;
 /// Key of the token in its Secret.
 const TOKEN_KEY: &str = "auth_token";
@@ -31,7 +31,7 @@ const TOKEN_KEY: &str = "auth_token";
 /// The submitter Job of a RayJob on this cluster.
 ///
 /// # Errors
-/// There is no command; see [`CommandError`].
+/// The command cannot be built; see [`CommandError`].
 pub fn job(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus, cluster: &RayCluster) -> Result<Job, CommandError> {
     let cluster_spec = RayClusterSpec::read(&cluster.spec).unwrap_or_default();
     let retries = spec.submitter_config.as_ref().and_then(|config| config.backoff_limit);
@@ -43,7 +43,8 @@ pub fn job(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus, cluster: &Ray
     configure(&mut pod.containers[0], spec, status, &cluster.name_any(), &cluster_spec)?;
     let metadata = template.metadata.get_or_insert_default();
     metadata.labels.get_or_insert_default().extend(labels(job));
-    // A simulated submitter follows the program's log for as long as the program runs.
+    // A simulated submitter runs for the run time of its program, because a real one follows the
+    // program's log.
     if let Some(duration) = job.annotations().get(RUN_DURATION_ANNOTATION) {
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.entry(RUN_DURATION_ANNOTATION.to_owned()).or_insert_with(|| duration.clone());
@@ -65,10 +66,10 @@ pub fn job(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus, cluster: &Ray
     })
 }
 
-/// The container that submits from the head pod of `cluster`.
+/// The container that submits the program from the head pod of `cluster`.
 ///
 /// # Errors
-/// There is no command; see [`CommandError`].
+/// The command cannot be built; see [`CommandError`].
 pub fn sidecar(
     spec: &RayJobSpec,
     status: &RayJobStatus,
@@ -97,7 +98,7 @@ fn configure(
     name: &str,
     cluster: &RayClusterSpec,
 ) -> Result<(), CommandError> {
-    // The image of the head, so that both have the same version of Ray.
+    // The default is the image of the head, so that both have the same version of Ray.
     if container.image.as_ref().is_none_or(String::is_empty) {
         let head = cluster.head_group_spec.template.spec.as_ref().and_then(|pod| pod.containers.first());
         container.image = head.and_then(|head| head.image.clone());
@@ -122,7 +123,8 @@ fn configure(
     Ok(())
 }
 
-/// Name of the Secret with the token for clients of this cluster; `None` if it needs no token.
+/// Name of the Secret with the token for clients of this cluster; `None` if the clients need no
+/// token.
 pub fn token_secret(name: &str, cluster: &RayClusterSpec) -> Option<String> {
     let options = cluster.auth_options.as_ref().filter(|options| options.mode == "token")?;
     let given = options.secret_name.clone().filter(|secret| !secret.is_empty());

@@ -1,4 +1,4 @@
-//! Steps of a RayJob.
+//! Tests of the steps of a RayJob.
 
 use berth_api::frameworks::{RayCluster, RayJob};
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_790_000_000 + seconds).unwrap()
 }
 
-/// A RayJob and its surroundings.
+/// A RayJob and what its next step depends on.
 struct Case {
     job: RayJob,
     cluster: Option<RayCluster>,
@@ -25,7 +25,7 @@ struct Case {
     answer: Option<Answer>,
 }
 
-/// A RayJob in this state, with these fields of its spec beside a cluster.
+/// A RayJob in this state, with these fields of its spec in addition to a cluster.
 fn case(state: &str, fields: Value) -> Case {
     let template = json!({"spec": {"containers": [{"name": "ray-head", "image": "ray:2"}]}});
     let mut spec = json!({"entrypoint": "true", "rayClusterSpec": {"headGroupSpec": {"template": template}}});
@@ -105,7 +105,7 @@ fn states(plan: &Plan) -> (&str, &str, &str) {
 }
 
 #[test]
-fn a_new_job_names_its_cluster_and_program_before_it_makes_either() {
+fn a_new_job_names_its_cluster_and_program_before_either_is_created() {
     let mut new = case("", json!({}));
     new.job.metadata.finalizers = None;
     let plan = new.plan(0);
@@ -224,7 +224,7 @@ fn a_dashboard_that_does_not_answer_fails_the_job_in_the_end() {
     assert_eq!(plan.after.unwrap().as_secs(), 300);
     silent.status("jobStatusCheckFailureStartTime", at(10).to_string());
     assert_eq!(states(&silent.plan(309)).0, "Running");
-    // This reason is not retried.
+    // A job that fails for this reason is not retried.
     assert_eq!(states(&silent.plan(310)), ("Failed", "", "JobStatusCheckTimeoutExceeded"));
     let answering = silent.answering("RUNNING");
     assert_eq!(answering.plan(100).status.job_status_check_failure_start_time, None);
@@ -287,7 +287,7 @@ fn suspension_deletes_the_cluster_and_starts_over() {
     let suspended = json!({"suspend": true, "shutdownAfterJobFinishes": true});
     let running = case("Running", suspended.clone()).with_cluster("ready").with_submitter(None);
     assert_eq!(states(&running.plan(9)).0, "Suspending");
-    // Once begun, it is carried through.
+    // A suspension that has begun is completed.
     let resumed = json!({"shutdownAfterJobFinishes": true});
     let mut suspending = case("Suspending", resumed.clone()).with_cluster("ready").with_submitter(None);
     suspending.status("jobStatus", "RUNNING");
@@ -331,7 +331,7 @@ fn deadlines_fail_the_job() {
     let plan = deadline().with_submitter(None).answering("RUNNING").plan(40);
     assert_eq!((states(&plan).0, plan.after.unwrap().as_secs()), ("Running", 20));
     let plan = deadline().plan(60);
-    // A passed deadline is not retried.
+    // A job that fails because of a deadline is not retried.
     assert_eq!(states(&plan), ("Failed", "", "DeadlineExceeded"));
     let started = at(0).strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
     let message =
@@ -344,7 +344,7 @@ fn deadlines_fail_the_job() {
 }
 
 #[test]
-fn a_job_that_is_not_valid_says_so_once() {
+fn a_job_that_is_not_valid_gets_one_warning() {
     let mut invalid = case("", json!({"backoffLimit": -1}));
     let plan = invalid.plan(0);
     assert_eq!(states(&plan), ("ValidationFailed", "", "ValidationFailed"));
@@ -362,7 +362,7 @@ fn a_selected_cluster_must_exist_and_stays() {
     let plan = selecting("Initializing").plan(1);
     assert_eq!((plan.writes.len(), plan.warnings[0].reason), (0, "RayClusterNotFound"));
     let running = selecting("Running").with_cluster("ready").with_submitter(None).answering("RUNNING");
-    assert!(running.plan(9).writes.is_empty(), "no Service with the job's name");
+    assert!(running.plan(9).writes.is_empty(), "no Service with the job's name is created");
     let plan = selecting("Retrying").with_cluster("ready").plan(9);
     assert_eq!((plan.writes.len(), states(&plan).0), (0, ""));
 }

@@ -28,12 +28,12 @@ pub struct RayJobSpec {
     /// Metadata of the program, for Ray.
     #[serde(deserialize_with = "lenient")]
     pub metadata: BTreeMap<String, String>,
-    /// Labels of an existing cluster, in place of a new one.
+    /// Labels of an existing cluster on which the program runs. Empty: a cluster is created.
     #[serde(deserialize_with = "lenient")]
     pub cluster_selector: BTreeMap<String, String>,
     /// Controller that reconciles the job. Absent: this operator.
     pub managed_by: Option<String>,
-    /// What is deleted when after the end.
+    /// What is deleted after the end, and when.
     pub deletion_strategy: Option<DeletionStrategy>,
     /// Shell command of the program.
     #[serde(deserialize_with = "lenient")]
@@ -62,7 +62,7 @@ pub struct RayJobSpec {
     /// Deletes the cluster after the end.
     #[serde(deserialize_with = "lenient")]
     pub shutdown_after_job_finishes: bool,
-    /// True: no cluster.
+    /// True: the job is suspended and has no cluster.
     #[serde(deserialize_with = "lenient")]
     pub suspend: bool,
 }
@@ -71,7 +71,7 @@ impl RayJobSpec {
     /// Reads `spec` of a RayJob, or `spec.jobTemplate` of a RayCronJob.
     ///
     /// # Errors
-    /// A field has another type.
+    /// A field has the wrong type.
     pub fn read(spec: &Value) -> Result<Self, serde_json::Error> {
         lenient(spec)
     }
@@ -81,7 +81,7 @@ impl RayJobSpec {
         !self.cluster_selector.is_empty()
     }
 
-    /// True if a pod or container of the operator submits the program.
+    /// True if a pod or container that the operator adds submits the program.
     pub fn has_submitter(&self) -> bool {
         matches!(self.submission_mode, SubmissionMode::K8sJobMode | SubmissionMode::SidecarMode)
     }
@@ -137,7 +137,7 @@ pub struct SubmitterConfig {
     pub backoff_limit: Option<i32>,
 }
 
-/// What is deleted when after the end: rules, or one policy per outcome.
+/// What is deleted after the end, and when: rules, or one policy per outcome.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeletionStrategy {
@@ -158,7 +158,7 @@ pub struct OutcomePolicy {
     pub policy: Option<DeletionPolicy>,
 }
 
-/// What is deleted, in the order of impact.
+/// What is deleted. A later policy deletes more than an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum DeletionPolicy {
     /// Nothing.
@@ -189,7 +189,7 @@ impl DeletionPolicy {
 pub struct DeletionRule {
     /// What is deleted.
     pub policy: DeletionPolicy,
-    /// When.
+    /// When it is deleted.
     pub condition: DeletionCondition,
 }
 
@@ -209,9 +209,9 @@ pub struct DeletionCondition {
 /// States of a program on Ray (`status.jobStatus`); the empty string is a program that Ray does not
 /// know yet.
 pub mod program {
-    /// Ran and ended well.
+    /// Ended without an error.
     pub const SUCCEEDED: &str = "SUCCEEDED";
-    /// Ran and ended with an error.
+    /// Ended with an error.
     pub const FAILED: &str = "FAILED";
     /// Was stopped.
     pub const STOPPED: &str = "STOPPED";
@@ -232,9 +232,9 @@ pub mod deployment {
     pub const INITIALIZING: &str = "Initializing";
     /// The program is submitted, and runs.
     pub const RUNNING: &str = "Running";
-    /// The program ended, and not with an error.
+    /// The program ended without an error, or was stopped.
     pub const COMPLETE: &str = "Complete";
-    /// The job failed; `status.reason` has why.
+    /// The job failed; `status.reason` says why.
     pub const FAILED: &str = "Failed";
     /// The spec is not valid.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
@@ -263,9 +263,9 @@ pub mod reason {
     pub const PRE_RUNNING_DEADLINE_EXCEEDED: &str = "PreRunningDeadlineExceeded";
     /// The program ended with an error.
     pub const APP_FAILED: &str = "AppFailed";
-    /// Program and submitter did not end together.
+    /// The program or its submitter did not end within the time limit after the other had ended.
     pub const GRACE_PERIOD_EXCEEDED: &str = "JobDeploymentStatusTransitionGracePeriodExceeded";
-    /// The dashboard has not answered for too long.
+    /// The dashboard has not answered within the time limit.
     pub const STATUS_CHECK_TIMEOUT: &str = "JobStatusCheckTimeoutExceeded";
     /// The spec is not valid.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
@@ -302,7 +302,7 @@ pub struct RayJobStatus {
     /// Start of the current attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// End.
+    /// End of the job; absent while it runs or is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
     /// Attempts that succeeded.

@@ -1,5 +1,5 @@
-//! The rules that a RayJob must follow. Upstream's own messages are kept, because users and their
-//! tools look for them.
+//! The rules that a RayJob must follow. The messages are KubeRay's, because users and tools search
+//! for them.
 //!
 //! Source: the documentation and tests of KubeRay 1.7.
 
@@ -17,7 +17,7 @@ use crate::ray::cluster::validate as cluster_rules;
 use crate::ray::constants::{CLUSTER, CLUSTER_NAME_MAX};
 use crate::ray::types::RayClusterSpec;
 
-/// Maximum length of a RayJob's name: that of its cluster has six characters more.
+/// Maximum length of a RayJob's name. The name of its cluster has six characters more.
 pub const NAME_MAX: usize = CLUSTER_NAME_MAX - 6;
 /// Reason of the event about a spec that is not valid.
 pub const INVALID_SPEC: &str = "InvalidRayJobSpec";
@@ -142,7 +142,7 @@ fn mode(spec: &RayJobSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// Rules of what is deleted after the end.
+/// Rules about what is deleted after the end.
 fn deletion(spec: &RayJobSpec) -> Result<(), String> {
     let invalid = |problem: &str| Err(format!("The RayJob spec is invalid: {problem}"));
     if !spec.shutdown_after_job_finishes && spec.ttl_seconds_after_finished > 0 {
@@ -168,7 +168,7 @@ fn is_autoscaled(spec: &RayJobSpec) -> bool {
     spec.ray_cluster_spec.as_ref().is_some_and(|cluster| cluster["enableInTreeAutoscaling"] == true)
 }
 
-/// Rules of one policy per outcome.
+/// Checks the policies after success and after failure.
 fn policies(spec: &RayJobSpec, strategy: &DeletionStrategy) -> Result<(), String> {
     let (Some(success), Some(failure)) = (&strategy.on_success, &strategy.on_failure) else {
         return Err(
@@ -204,7 +204,7 @@ fn policies(spec: &RayJobSpec, strategy: &DeletionStrategy) -> Result<(), String
     Ok(())
 }
 
-/// Rules of deletion rules. All problems are reported.
+/// Checks the deletion rules, and reports all problems.
 fn rules(spec: &RayJobSpec, rules: &[DeletionRule]) -> Result<(), String> {
     let mut problems = Vec::new();
     let mut seconds: BTreeMap<(&str, &str), BTreeMap<DeletionPolicy, i32>> = BTreeMap::new();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_needs_exactly_a_cluster() {
+    fn a_job_needs_a_cluster_of_its_own_or_a_selected_one() {
         let none = "The RayJob spec is invalid: one of RayClusterSpec or ClusterSelector must be set";
         check(json!({"rayClusterSpec": null}), none);
         check(json!({"rayClusterSpec": null, "clusterSelector": {"ray.io/cluster": "shared"}}), "");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn later_stages_of_deletion_come_later() {
+    fn a_rule_that_deletes_more_must_not_apply_earlier() {
         let rule = |seconds: i32, policy: &str| json!({"condition": {"jobStatus": "FAILED", "ttlSeconds": seconds}, "policy": policy});
         let with = |rules: Vec<Value>| json!({"deletionStrategy": {"deletionRules": rules}});
         check(with(vec![rule(30, "DeleteWorkers"), rule(30, "DeleteCluster"), rule(90, "DeleteSelf")]), "");

@@ -45,8 +45,8 @@ fn group_count(cluster: &Value) -> usize {
     cluster["workerGroupSpecs"].as_array().map_or(0, Vec::len)
 }
 
-/// Hash of a cluster's spec with its first `groups` worker groups, without the fields that do not
-/// replace a cluster.
+/// Hash of a cluster's spec with its first `groups` worker groups, without the fields whose change
+/// does not require another cluster.
 fn hash(cluster: &Value, groups: usize) -> String {
     let mut kept = cluster.clone();
     let forget = |value: &mut Value, fields: &[&str]| {
@@ -54,7 +54,7 @@ fn hash(cluster: &Value, groups: usize) -> String {
             fields.iter().for_each(|field| _ = object.remove(*field));
         }
     };
-    // Queueing changes these after the creation.
+    // Admission to a queue changes these fields after the creation.
     let placement = ["tolerations", "schedulingGates"];
     forget(&mut kept, &["suspend", "upgradeStrategy"]);
     if let Some(pod) = kept.pointer_mut("/headGroupSpec/template/spec") {
@@ -79,7 +79,7 @@ pub enum Change {
     Same,
     /// More worker groups at the end.
     Groups,
-    /// Another cluster.
+    /// A difference that requires another cluster.
     Other,
 }
 
@@ -95,8 +95,8 @@ pub fn change(spec: &RayServiceSpec, cluster: &RayCluster) -> Change {
     if grew { Change::Groups } else { Change::Other }
 }
 
-/// A cluster changed in place to the service's spec; `None` if nothing is to be changed. The active
-/// cluster keeps its spec during an upgrade.
+/// The existing cluster with the service's spec, to be updated in place; `None` if it must not be
+/// changed. The active cluster keeps its spec during an upgrade.
 pub fn updated(
     service: &RayService,
     spec: &RayServiceSpec,
@@ -113,7 +113,8 @@ pub fn updated(
     changed.metadata.annotations = wanted.metadata.annotations;
     let suspend = existing.spec.get("suspend").cloned();
     changed.spec = wanted.spec;
-    // Set once, at the creation; queueing owns it afterwards.
+    // The service sets `suspend` of a cluster only at the creation. Afterwards, the controllers of
+    // the queues set it.
     match suspend {
         Some(suspend) => changed.spec["suspend"] = suspend,
         None => _ = changed.spec.as_object_mut().map(|spec| spec.remove("suspend")),

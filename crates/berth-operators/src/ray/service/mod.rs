@@ -41,11 +41,11 @@ use berth_runtime::{Writer, is_controlled_by};
 use status::{Observed, Serving, Suspension};
 use types::{RayServiceSpec, RayServiceStatus};
 
-/// Finalizer of a RayService: its clusters are deleted before it.
+/// Finalizer of a RayService: its clusters are deleted before the RayService.
 const FINALIZER: &str = "ray.io/rayservice-finalizer";
 /// Label of an EndpointSlice: name of its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Seconds for which a replaced cluster remains, unless the service sets them.
+/// Seconds for which a replaced cluster remains, unless the service sets another number.
 const DELETION_DELAY_DEFAULT: i32 = 60;
 /// Time after which a real dashboard is asked again.
 const POLL: Duration = Duration::from_secs(2);
@@ -120,8 +120,8 @@ struct Controller {
     write_cluster: Writer<RayCluster>,
     write_service: Writer<Service>,
     write_pod: Writer<Pod>,
-    /// Per service. A restart deploys the applications again, which changes nothing, and starts
-    /// delays anew.
+    /// What is remembered of each service. It is lost at a restart of the operator. The
+    /// applications are then deployed again, which changes nothing, and delays start again.
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
     deployed: Deployed,
 }
@@ -129,9 +129,9 @@ struct Controller {
 /// What the controller remembers of a service.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    /// Deployed applications by cluster.
+    /// The deployed configuration of each cluster.
     configurations: BTreeMap<String, String>,
-    /// Since when clusters have been replaced.
+    /// The time since which each replaced cluster waits for its deletion.
     replaced: BTreeMap<String, Timestamp>,
 }
 
@@ -158,7 +158,7 @@ impl Reconciler for Controller {
         }
         let mut status = old.clone();
         let after = self.step(&current, &key, &mut status, &owned).await;
-        // Also after an error: the status says what was done.
+        // The status is written even after an error, because it records what was done before.
         if status != old {
             status.last_update_time = Some(stamp(self.clock.now()));
             current.status = Some(json!(status));
@@ -173,7 +173,7 @@ impl Controller {
         self.recorder.event(ray, kind, reason, message);
     }
 
-    /// Deletes the clusters of a deleted service, then lets it go.
+    /// Deletes the clusters of a deleted service, then removes the finalizer.
     async fn finish(&self, ray: &RayService, owned: &[Arc<RayCluster>]) -> Result<Action, Error> {
         for cluster in owned.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) {
             self.delete_cluster(ray, cluster, "").await?;
@@ -203,7 +203,8 @@ impl Controller {
         }
     }
 
-    /// One step of a service that exists. Returns when the next one is due.
+    /// One step of a service that is not being deleted. Returns the time until the next step is
+    /// due.
     async fn step(
         &self,
         ray: &RayService,
@@ -228,7 +229,7 @@ impl Controller {
         let has_objects = !owned.is_empty() || !own_services.is_empty();
         match status::suspension(ray, &spec, status, has_objects, now) {
             Suspension::Run => {}
-            // The write of the status starts the next step.
+            // The write of the status triggers the next step.
             Suspension::Stop => return Ok(None),
             Suspension::Delete => {
                 for cluster in owned.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) {
@@ -261,7 +262,7 @@ impl Controller {
         status::refuse(ray, status, message, now);
     }
 
-    /// The Services that the service controls.
+    /// The Services that the RayService controls.
     fn own_services(&self, ray: &RayService, key: &ObjectKey) -> Vec<Arc<Service>> {
         let uid = ray.uid().unwrap_or_default();
         let mut own = self.services.list_namespace(&key.namespace);
@@ -303,7 +304,7 @@ impl Controller {
         Ok(next)
     }
 
-    /// One step of a service that runs.
+    /// One step of a service that is neither suspended nor given up.
     async fn run(
         &self,
         ray: &RayService,
@@ -349,7 +350,8 @@ impl Controller {
         Ok([again, until].into_iter().flatten().min())
     }
 
-    /// The active or the pending cluster, created or changed in place if needed.
+    /// The active or the pending cluster. A missing pending cluster is created. An existing cluster
+    /// is changed in place if needed.
     async fn cluster(
         &self,
         ray: &RayService,
@@ -403,7 +405,8 @@ impl Controller {
         self.services.get(&ObjectKey::namespaced(cluster.namespace().unwrap_or_default(), name))
     }
 
-    /// The dashboard of a cluster, and when to ask it again; `None` while no head runs.
+    /// The dashboard of a cluster, and the time after which to ask it again; `None` while no head
+    /// runs.
     async fn dashboard(&self, cluster: &RayCluster) -> Result<Option<(Box<dyn Serve>, Option<Duration>)>, Error> {
         let Some(head) = self.head(cluster) else { return Ok(None) };
         match runs(&head) {
@@ -430,7 +433,8 @@ impl Controller {
         }
     }
 
-    /// Labels the head pod by whether it serves requests. Returns when to look again.
+    /// Sets the label of the head pod that says whether it serves requests. Returns the time after
+    /// which to check again.
     async fn label_head(
         &self,
         ray: &RayService,
@@ -450,7 +454,8 @@ impl Controller {
         Ok(again)
     }
 
-    /// The applications on a cluster, deployed if they are not or have changed.
+    /// The applications on a cluster. They are deployed first if there are none or their
+    /// configuration has changed.
     async fn applications(
         &self,
         ray: &RayService,
@@ -480,7 +485,8 @@ impl Controller {
             }
             self.remember(key, name, spec.serve_config.clone());
             reported = dashboard.applications().await?;
-            // The label of a simulated head follows at once: no later answer would tell.
+            // The label of a simulated head is updated at once, because a simulated dashboard is
+            // not asked again.
             self.label_head(ray, spec, cluster).await?;
         }
         Ok(Serving::of(reported))
@@ -491,8 +497,8 @@ impl Controller {
         self.memory.lock().entry(key.clone()).or_default().configurations.insert(cluster, configuration);
     }
 
-    /// Points the Services with the service's name to a cluster. False if the cluster has no head
-    /// Service yet.
+    /// Lets the Services with the RayService's name select the pods of a cluster. Returns false if
+    /// the cluster has no head Service yet.
     async fn point_services(
         &self,
         ray: &RayService,
@@ -523,7 +529,8 @@ impl Controller {
             match outcome {
                 Ok(()) => self.event(ray, EventType::Normal, done, &format!("{verb} the service {name}")),
                 Err(error) => {
-                    let message = format!("{verb} the service {name}: {}", berth_runtime::message(&error));
+                    let why = berth_runtime::message(&error);
+                    let message = format!("The service {name} was not {}: {why}", verb.to_lowercase());
                     self.event(ray, EventType::Warning, failed, &message);
                     return Err(error.into());
                 }
@@ -532,7 +539,7 @@ impl Controller {
         Ok(true)
     }
 
-    /// Number of pods behind a Service that are ready.
+    /// Number of ready pods that a Service selects.
     fn endpoints(&self, service: &ObjectKey) -> usize {
         let slices = self.slices_of.get(&service.to_string());
         let ready = slices

@@ -13,10 +13,11 @@ use crate::ray::names;
 use berth_runtime::owned_by;
 
 /// The Service that selects the serving pods of `cluster`. Its ports are those of the cluster's
-/// head Service that belong to Ray Serve; the user's own Service may describe them further.
+/// head Service that belong to Ray Serve; `spec.serveService` may set further fields of these
+/// ports.
 ///
 /// # Errors
-/// Neither the head nor the user's Service has a port.
+/// Neither the head nor `spec.serveService` has a port of Ray Serve.
 pub fn service(
     owner: &RayService,
     spec: &RayServiceSpec,
@@ -58,8 +59,8 @@ pub fn service(
     Ok(made)
 }
 
-/// The ports of Ray Serve of a head, as the user describes them; those of the user if the head has
-/// none.
+/// The ports of Ray Serve of a head. A port in `described` replaces the head's port of the same
+/// name. If the head has no such ports, the ports of Ray Serve in `described`.
 fn ports(head_service: &Service, described: &[ServicePort]) -> Vec<ServicePort> {
     let serves = |port: &&ServicePort| {
         let rest = port.name.as_deref().and_then(|name| name.strip_prefix(SERVE_PORT_NAME));

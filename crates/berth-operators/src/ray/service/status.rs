@@ -1,4 +1,4 @@
-//! The status of a RayService: suspension, promotion of a pending cluster, conditions. Pure.
+//! The status of a RayService: suspension, promotion of a pending cluster, and conditions. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::validate::initializing_timeout;
 use crate::ray::dashboard::Application;
 use crate::ray::names;
 
-/// Sets a condition. Its transition time changes with its value only.
+/// Sets a condition. Its transition time changes only if its value changes.
 fn set(status: &mut RayServiceStatus, kind: &str, value: &str, reason: &str, message: &str, now: Timestamp) {
     let since =
         status.condition(kind).filter(|known| known.status == value).map(|known| known.last_transition_time.clone());
@@ -41,7 +41,7 @@ pub fn refuse(service: &RayService, status: &mut RayServiceStatus, message: &str
     set(status, condition::READY, "False", reason::VALIDATION_FAILED, message, now);
 }
 
-/// How a step continues after suspension was considered.
+/// How a step continues after [`suspension`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspension {
     /// The service is not suspended.
@@ -52,8 +52,8 @@ pub enum Suspension {
     Delete,
 }
 
-/// Moves a suspension on. Once begun, it is carried through, also if the user resumes the service
-/// meanwhile.
+/// Takes the next step of a suspension. A suspension that has begun is completed, even if the user
+/// resumes the service meanwhile.
 pub fn suspension(
     service: &RayService,
     spec: &RayServiceSpec,
@@ -73,7 +73,7 @@ pub fn suspension(
         status.observed_generation = service.metadata.generation;
         let message = "Spec.Suspend is false; RayService has resumed.";
         set(status, condition::SUSPENDED, "False", reason::RESUMED, message, now);
-        // The time to become ready counts from here.
+        // The time limit for becoming ready starts again now.
         status.conditions.retain(|known| ![condition::READY, condition::UPGRADE_IN_PROGRESS].contains(&&*known.type_));
         let message = "RayService is initializing after resuming from suspend.";
         set(status, condition::READY, "False", reason::INITIALIZING, message, now);
@@ -106,7 +106,7 @@ pub fn suspension(
     Suspension::Stop
 }
 
-/// The applications of a cluster, and if all of them run.
+/// The applications of a cluster, and whether all of them run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Serving {
     /// True if there is an application and all run.
@@ -116,7 +116,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// What the dashboard reports.
+    /// The applications as the dashboard reports them.
     pub fn of(reported: BTreeMap<String, Application>) -> Self {
         let is_ready = !reported.is_empty() && reported.values().all(|application| application.status == "RUNNING");
         let applications = reported.into_iter().map(|(name, application)| {
@@ -147,11 +147,12 @@ pub struct Observed<'a> {
     pub on_pending: BTreeMap<String, ApplicationState>,
     /// Name of the cluster that the Services select, if one is ready.
     pub points_to: Option<String>,
-    /// Pods that serve requests.
+    /// Number of pods that serve requests.
     pub endpoints: usize,
 }
 
-/// Computes the status. Returns the message of a timeout, and the time until one.
+/// Computes the status. Returns the message of an event if the service times out in this step, or
+/// the remaining time until it would.
 pub fn update(
     service: &RayService,
     spec: &RayServiceSpec,
@@ -171,7 +172,7 @@ pub fn update(
             status.active_service_status = std::mem::take(&mut status.pending_service_status);
         }
     }
-    // A name stays until its cluster exists.
+    // The name of a pending cluster is not replaced before the cluster exists.
     let awaited = !status.pending_service_status.ray_cluster_name.is_empty() && seen.pending.is_none();
     if !pending_serves && !awaited && needs_new(spec, seen.active, seen.pending) {
         let (uid, version) = (service.uid().unwrap_or_default(), service.resource_version().unwrap_or_default());
@@ -226,7 +227,7 @@ fn conditions(
     timeout
 }
 
-/// Gives a service up that did not become ready in time.
+/// Gives up a service that did not become ready in time.
 fn time_out(service: &RayService, status: &mut RayServiceStatus, now: Timestamp) -> (Option<String>, Option<Duration>) {
     let limit = initializing_timeout(service.annotations()).ok().flatten();
     let initializing = status.condition(condition::READY).filter(|ready| ready.reason == reason::INITIALIZING);

@@ -17,7 +17,7 @@ pub struct RayServiceSpec {
     pub ray_cluster_deletion_delay_seconds: Option<i32>,
     /// Service of Ray Serve; unset fields are derived.
     pub serve_service: Option<Service>,
-    /// Handling of a changed cluster.
+    /// What happens when the spec of the cluster changes.
     pub upgrade_strategy: Option<UpgradeStrategy>,
     /// Controller that reconciles the service. Absent: this operator.
     pub managed_by: Option<String>,
@@ -27,10 +27,10 @@ pub struct RayServiceSpec {
     /// Spec of the cluster, as written.
     #[serde(rename = "rayClusterConfig")]
     pub cluster: Value,
-    /// Requests to applications never go to the head.
+    /// True: requests to applications never go to the head.
     #[serde(deserialize_with = "lenient")]
     pub exclude_head_pod_from_serve_svc: bool,
-    /// True: no clusters and Services.
+    /// True: the service is suspended, and has no clusters and no Services.
     #[serde(deserialize_with = "lenient")]
     pub suspend: bool,
 }
@@ -39,7 +39,7 @@ impl RayServiceSpec {
     /// Reads `spec` of a RayService.
     ///
     /// # Errors
-    /// A field has another type.
+    /// A field has the wrong type.
     pub fn read(spec: &Value) -> Result<Self, serde_json::Error> {
         lenient(spec)
     }
@@ -50,7 +50,7 @@ impl RayServiceSpec {
     }
 }
 
-/// Handling of a changed cluster.
+/// What happens when the spec of the cluster changes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpgradeStrategy {
@@ -82,11 +82,11 @@ pub mod reason {
     pub const ZERO_ENDPOINTS: &str = "ZeroServeEndpoints";
     /// Requests are served.
     pub const NON_ZERO_ENDPOINTS: &str = "NonZeroServeEndpoints";
-    /// There are two clusters.
+    /// There is an active cluster and a pending one.
     pub const BOTH_CLUSTERS: &str = "BothActivePendingClustersExist";
-    /// There is one cluster.
+    /// There is an active cluster and no pending one.
     pub const NO_PENDING_CLUSTER: &str = "NoPendingCluster";
-    /// There is no cluster.
+    /// There is no active cluster.
     pub const NO_ACTIVE_CLUSTER: &str = "NoActiveCluster";
     /// The spec is not valid.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
@@ -119,7 +119,7 @@ pub struct RayServiceStatus {
     /// The cluster that will serve requests.
     #[serde(deserialize_with = "lenient")]
     pub pending_service_status: ClusterState,
-    /// Pods that serve requests.
+    /// Number of pods that serve requests.
     #[serde(skip_serializing_if = "is_zero", deserialize_with = "lenient")]
     pub num_serve_endpoints: i32,
     /// Generation of the spec that this status describes.
@@ -142,7 +142,7 @@ impl RayServiceStatus {
         self.conditions.iter().find(|condition| condition.type_ == kind)
     }
 
-    /// True if the condition is there and true.
+    /// True if the condition exists and is true.
     pub fn is_true(&self, kind: &str) -> bool {
         self.condition(kind).is_some_and(|condition| condition.status == "True")
     }

@@ -16,9 +16,10 @@ use crate::ray::job::validate::Invalid;
 use crate::ray::types::RayClusterSpec;
 use crate::ray::yaml;
 
-/// Annotation with the time that a service gets to become ready: a Go duration or seconds.
+/// Annotation with the time within which a service must become ready: a Go duration or a number of
+/// seconds.
 pub const INITIALIZING_TIMEOUT: &str = "ray.io/initializing-timeout";
-/// Maximum length of a RayService's name: that of its clusters has six characters more.
+/// Maximum length of a RayService's name. The names of its clusters have six characters more.
 const NAME_MAX: usize = CLUSTER_NAME_MAX - 6;
 
 /// Checks name, annotations and spec of a RayService.
@@ -46,7 +47,7 @@ fn metadata(name: &str, annotations: &BTreeMap<String, String>) -> Result<(), St
     initializing_timeout(annotations).map(drop)
 }
 
-/// The time that a service gets to become ready, if it is limited.
+/// The time within which a service must become ready, if it is limited.
 ///
 /// # Errors
 /// The annotation is neither a positive Go duration nor a positive number of seconds.

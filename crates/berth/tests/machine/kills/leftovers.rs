@@ -80,7 +80,8 @@ impl Scan {
         found
     }
 
-    /// Finds supervisors, programs of pods, and ended children that were not waited for.
+    /// Finds supervisors, programs of pods, and zombies: child processes of `berth up` that have
+    /// ended and that it has not waited for.
     fn process(&self, pid: u32, found: &mut Vec<String>) {
         if pid == self.berth {
             return;

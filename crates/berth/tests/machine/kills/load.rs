@@ -19,7 +19,7 @@ const OBJECTS_PER_START: usize = 8;
 /// Number of pods of a Job.
 const COMPLETIONS: usize = 2;
 
-/// A number that looks random (an LCG of Knuth's).
+/// The next pseudorandom number (Knuth's linear congruential generator).
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
@@ -40,7 +40,7 @@ enum Kind {
     Job,
 }
 
-/// The load, and the observations about it.
+/// The load, and what is known about its objects.
 pub struct Load {
     /// Folder in which the programs write.
     records: PathBuf,
@@ -49,7 +49,7 @@ pub struct Load {
     number: u64,
     /// Objects whose creation was requested without a response.
     unsure: VecDeque<String>,
-    /// Objects that exist, or were deleted.
+    /// Objects that were created. Some of them may have been deleted since.
     created: BTreeMap<String, Kind>,
     /// Pods whose deletion was requested.
     deleted: BTreeSet<String>,
@@ -113,8 +113,8 @@ impl Load {
         }
     }
 
-    /// Creates the object with this name, or the first of those of which it is unknown whether they
-    /// exist.
+    /// Creates the object with this name. Without a name, creates the first object of which it is
+    /// unknown whether it exists.
     async fn create(&mut self, client: &Client, name: Option<String>) {
         // The object stays in the list if this future is dropped.
         match name {
@@ -134,7 +134,7 @@ impl Load {
         match is_created {
             Ok(()) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            // The namespace is new, so its service account is created later.
+            // The namespace is new, and its service account does not exist yet.
             Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains("serviceaccount") => {
                 return self.unsure.rotate_left(1);
             }
@@ -225,7 +225,8 @@ impl Load {
         }
     }
 
-    /// Compares all pods and Jobs with the expected results. Returns the counts.
+    /// Compares all pods and Jobs with the expected results. Returns the number of objects of each
+    /// kind.
     pub async fn verify(&self, client: &Client) -> String {
         let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await.expect("pods");
         let jobs = Api::<Job>::default_namespaced(client.clone()).list(&ListParams::default()).await.expect("Jobs");

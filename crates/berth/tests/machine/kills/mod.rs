@@ -22,9 +22,9 @@ use load::{Load, next};
 
 /// Environment variable: number of kills, instead of [`KILLS`].
 const VARIABLE: &str = "BERTH_TEST_KILLS";
-/// Environment variable: seed of the moments of the kills, as a run prints it.
+/// Environment variable: seed of the times of the kills. Each run prints its seed.
 const SEED: &str = "BERTH_TEST_SEED";
-/// Number of kills without the variable.
+/// Number of kills if the variable is not set.
 const KILLS: u64 = 5;
 /// Maximum milliseconds between the start and every fourth kill, which may come while pods are
 /// being adopted.
@@ -60,10 +60,11 @@ impl Up {
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
         let (sender, ready) = oneshot::channel();
-        // Ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            // The last printed line means that the API responds.
+            // The last line that `berth up` prints starts with `Next`. At that time, the API
+            // responds.
             if lines.any(|line| line.starts_with("Next")) {
                 let _ = sender.send(());
             }

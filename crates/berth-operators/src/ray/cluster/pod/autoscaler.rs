@@ -11,7 +11,7 @@ use crate::ray::constants::CLUSTER;
 pub const NAME: &str = "autoscaler";
 const COMMAND: &str =
     "ray kuberay-autoscaler --cluster-name $(RAY_CLUSTER_NAME) --cluster-namespace $(RAY_CLUSTER_NAMESPACE)";
-/// Selects the version of the autoscaler in the head.
+/// Environment variable of the head that selects the version of the autoscaler.
 const VERSION: &str = "RAY_enable_autoscaler_v2";
 
 /// Adds the container, and the service account whose rights it uses.

@@ -149,7 +149,8 @@ fn add_wait_for_head(facts: &Facts<'_>, spec: &mut PodSpec) {
         image_pull_policy: ray.image_pull_policy.clone(),
         command: shell(),
         args: Some(vec![script]),
-        // Certificates and tokens of the connection are in variables and volumes of the Ray container.
+        // Certificates and tokens for the connection are in environment variables and volumes of
+        // the Ray container.
         env: ray.env.clone(),
         volume_mounts: ray.volume_mounts.clone(),
         security_context: ray.security_context.clone(),
@@ -159,7 +160,7 @@ fn add_wait_for_head(facts: &Facts<'_>, spec: &mut PodSpec) {
     spec.init_containers.get_or_insert_default().push(wait);
 }
 
-/// Requests and limits that are equal.
+/// Resources of a container whose requests equal its limits.
 pub fn fixed(cpu: &str, memory: &str) -> ResourceRequirements {
     let amounts: BTreeMap<_, _> =
         [("cpu", cpu), ("memory", memory)].map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
@@ -181,7 +182,8 @@ fn finish(facts: &Facts<'_>, node_type: NodeType, template: PodTemplateSpec, par
         metadata.labels.get_or_insert_default().insert(SERVE.to_owned(), serves);
     }
     if spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
-        // A Ray node runs until its pod is deleted; a simulated one would end.
+        // A Ray node runs until its pod is deleted. Without the annotation, a simulated pod with
+        // such a restart policy would end by itself.
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.entry(RUN_DURATION_ANNOTATION.to_owned()).or_insert_with(|| "forever".to_owned());
     }
@@ -220,7 +222,8 @@ fn add_metrics_port(spec: &mut PodSpec) {
     }
 }
 
-/// Mounts memory for the object store, as large as the memory of the Ray container.
+/// Mounts a volume in memory for the object store. Its maximum size is the memory limit of the Ray
+/// container, or its memory request if there is no limit.
 fn add_shared_memory(spec: &mut PodSpec) {
     let Some(resources) = spec.containers.first().map(|ray| ray.resources.clone().unwrap_or_default()) else { return };
     let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().and_then(|list| list.get("memory").cloned());
@@ -254,7 +257,8 @@ fn mount(spec: &mut PodSpec, container: usize, (path, volume): (&str, &str), sou
 }
 
 /// Sets the command of the Ray container and returns the `ray start` command. A command of the
-/// template runs before `ray start`, or in place of it if it calls `ray start` itself.
+/// template runs before `ray start`. It runs in place of `ray start` if it calls `ray start` itself
+/// or if `keeps_command` is set.
 fn set_command(node_type: NodeType, params: &Params, keeps_command: bool, spec: &mut PodSpec) -> String {
     let Some(ray) = spec.containers.first_mut() else { return String::new() };
     let start = start::command(node_type, params.clone(), ray.resources.as_ref());

@@ -1,5 +1,5 @@
-//! Probes of a Ray node: the agent of the node answers for the node, and the dashboard for the
-//! head's control store.
+//! Probes of a Ray node. The dashboard agent reports the health of its node, and the dashboard
+//! reports the health of the head's GCS.
 
 use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -10,7 +10,7 @@ use crate::ray::cluster::facts::{Creator, Facts};
 use crate::ray::constants::{AGENT_PORT, DASHBOARD_PORT, SERVE_PORT, SERVE_PORT_NAME};
 use crate::ray::version;
 
-/// Versions of Ray from this one on answer for the whole node at one address.
+/// The first version of Ray whose agent reports the health of the whole node at one address.
 const UNIFIED: (u64, u64, u64) = (2, 53, 0);
 
 /// Adds the probes that the container does not have.
@@ -44,7 +44,7 @@ pub fn add(facts: &Facts<'_>, node_type: NodeType, params: &Params, ray: &mut Co
     };
     let (liveness, mut readiness) = (probe(30, 120), probe(10, 10));
     if facts.creator() == Creator::RayService && node_type == NodeType::Worker {
-        // A worker gets requests only while its proxy answers.
+        // A worker of a RayService gets requests only while its Serve proxy answers.
         let serve = ray.ports.iter().flatten().find(|port| port.name.as_deref() == Some(SERVE_PORT_NAME));
         let serve = serve.map_or(SERVE_PORT, |port| port.container_port);
         commands.push(answers(serve, "-/healthz", 10));
@@ -54,7 +54,8 @@ pub fn add(facts: &Facts<'_>, node_type: NodeType, params: &Params, ray: &mut Co
     ray.readiness_probe.get_or_insert(readiness);
 }
 
-/// The command that succeeds if this address of the node answers `success`.
+/// A shell command that succeeds if the response at this port and path of the node contains
+/// `success`.
 fn answers(port: i32, path: &str, timeout_s: u32) -> String {
     format!("wget --tries 1 -T {timeout_s} -q -O- http://localhost:{port}/{path} | grep success")
 }

@@ -1,4 +1,4 @@
-//! The options of `ray start` of a node, and its command.
+//! The options of a node's `ray start`, and the complete command.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,12 @@ pub type Params = BTreeMap<String, String>;
 
 /// Resources of containers that Ray counts under another name.
 const ACCELERATORS: &[(&str, &str)] = &[("aws.amazon.com/neuroncore", "neuron_cores"), (TPU, "TPU")];
-/// Options whose value may be `false`; other options are left out then.
+/// Options that are passed also with the value `false`. Any other option with this value is left
+/// out.
 const BOOLEANS: &[&str] = &["log-color", "include-dashboard", "include-log-monitor"];
 
-/// The options of a node: those of its group, and what the cluster needs.
+/// The options of a node: those of its group (`given`, `resources` and `labels`), and those that
+/// the cluster requires.
 pub fn params(
     facts: &Facts<'_>,
     node_type: NodeType,
@@ -87,7 +89,7 @@ fn set_resources(params: &mut Params, resources: &BTreeMap<String, String>) {
     }
 }
 
-/// A whole number without a point.
+/// A JSON number. A whole number has no decimal point.
 fn number(value: f64) -> Value {
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= WHOLE_MAX {
@@ -131,7 +133,7 @@ fn add_amounts(params: &mut Params, resources: Option<&ResourceRequirements>) {
     {
         params.insert("memory".to_owned(), memory.value().to_string());
     }
-    // Options that cannot be read keep their text: Ray reports the error.
+    // An option `resources` that cannot be parsed stays unchanged, so that Ray reports the error.
     let Some(mut custom) = custom_resources(params) else { return };
     let mut has_accelerator = ACCELERATORS.iter().any(|(_, name)| custom.contains_key(*name));
     for name in limits.into_iter().flat_map(BTreeMap::keys) {
@@ -148,7 +150,8 @@ fn add_amounts(params: &mut Params, resources: Option<&ResourceRequirements>) {
     }
 }
 
-/// The JSON object of the option `resources`, without the quotes of the shell; `None` if it is none.
+/// The JSON object of the option `resources`, empty without the option; `None` if the option is not
+/// a JSON object. The shell's quotation marks are ignored.
 fn custom_resources(params: &Params) -> Option<Map<String, Value>> {
     let Some(text) = params.get("resources") else { return Some(Map::new()) };
     serde_json::from_str(text.trim_matches(['\'', '"', '`', ' '])).ok()

@@ -1,5 +1,5 @@
-//! The external store of the head's state, so that a new head continues the work of a lost one:
-//! Redis, or a volume of the head pod.
+//! The persistent store of the head's state: Redis, or a volume of the head pod. With it, a new
+//! head continues the work of a lost one.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, PersistentVolumeClaimVolumeSource, PodSpec, Volume, VolumeMount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,7 +12,7 @@ use crate::ray::types::{GcsFaultToleranceOptions, RedisCredential};
 /// Volume and mount path of the embedded store.
 const VOLUME: (&str, &str) = ("gcs-storage", "/data/gcs");
 
-/// Connects the node with the store.
+/// Configures the pod of a node for the store.
 pub fn add(facts: &Facts<'_>, node_type: NodeType, metadata: &mut ObjectMeta, spec: &mut PodSpec) {
     let is_fault_tolerant = facts.is_fault_tolerant();
     if node_type == NodeType::Head {
@@ -21,7 +21,7 @@ pub fn add(facts: &Facts<'_>, node_type: NodeType, metadata: &mut ObjectMeta, sp
     }
     let Some(ray) = spec.containers.first_mut().filter(|_| is_fault_tolerant) else { return };
     if node_type == NodeType::Worker {
-        // A worker must outlive the restart of the head, which takes minutes.
+        // A worker must survive a restart of the head, which may take minutes.
         env::push_default(ray, env::value("RAY_gcs_rpc_server_reconnect_timeout_s", "600"));
     } else if let Some(options) = facts.embedded_store() {
         env::push_default(ray, env::value("RAY_gcs_storage", "rocksdb"));

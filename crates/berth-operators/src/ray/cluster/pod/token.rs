@@ -1,4 +1,4 @@
-//! The token by which clients of Ray and its nodes authenticate.
+//! The token by which Ray's clients and nodes authenticate.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, PodSpec, ProjectedVolumeSource, SecretKeySelector, ServiceAccountTokenProjection,
@@ -10,7 +10,8 @@ use crate::ray::cluster::facts::Facts;
 
 /// Key of the token in its Secret.
 pub const SECRET_KEY: &str = "auth_token";
-/// Volume and mount path of the pod's own token, if the API server authenticates clients of Ray.
+/// Volume and mount path of the pod's service account token, which is used if the API server
+/// authenticates Ray's clients.
 const VOLUME: (&str, &str) = ("ray-token", "/var/run/secrets/ray.io/serviceaccount");
 
 /// Gives the token to the containers of Ray.

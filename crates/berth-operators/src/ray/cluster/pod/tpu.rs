@@ -9,7 +9,8 @@ use crate::ray::cluster::resources::TPU;
 use crate::ray::names;
 use crate::ray::types::WorkerGroupSpec;
 
-/// Sets the variables of containers with TPU chips, and the DNS name of a host of several.
+/// Sets the environment variables of containers with TPU chips. If a slice has several hosts, also
+/// sets the DNS name of the host.
 pub fn add(facts: &Facts<'_>, group: &WorkerGroupSpec, place: &Place, spec: &mut PodSpec) {
     if !spec.containers.iter().any(has_chips) {
         return;
@@ -17,7 +18,8 @@ pub fn add(facts: &Facts<'_>, group: &WorkerGroupSpec, place: &Place, spec: &mut
     let slice = format!("{}-{}", group.group_name.to_lowercase(), place.replica);
     let service = names::headless_service(facts.name);
     let hosts = if group.hosts() > 1 {
-        // Pods of one group have names of one pattern, so that each knows the others before they exist.
+        // The host names follow from group, replica and host, so that each pod knows the names of
+        // the others before they exist.
         spec.hostname = Some(format!("{slice}-{}", place.host));
         spec.subdomain = Some(service.clone());
         let hosts: Vec<_> = (0..group.hosts()).map(|host| format!("{slice}-{host}.{service}")).collect();
