@@ -63,6 +63,11 @@ enum Command {
     Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
+    /// Replay the trace of a real cluster in virtual time, under one or several policies: waits,
+    /// use, fairness, lost work, cost.
+    Replay(berth_foresight::command::replay::Options),
+    /// Compare forecasts of start times within the trace of a real cluster with what happened then.
+    Forecast(berth_foresight::command::forecast::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -104,6 +109,8 @@ fn main() -> ExitCode {
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
+        Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
+        Command::Forecast(options) => report(berth_foresight::command::forecast::run(&options)),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
@@ -115,6 +122,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a report.
+fn report(text: anyhow::Result<String>) -> anyhow::Result<ExitCode> {
+    process::print(&text?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn crds() -> anyhow::Result<ExitCode> {
