@@ -34,8 +34,8 @@ impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
         Self {
             ray: configuration.ray,
-            node_health: Arc::new(configuration.node_health.clone()),
-            slack_queue: configuration.slack_queue.clone(),
+            node_health: Arc::new(configuration.node_health().clone()),
+            slack_queue: configuration.slack_queue_name().to_owned(),
             autopilot: autopilot::Options {
                 configuration: Arc::new(configuration.autopilot.clone()),
                 ..autopilot::Options::default()

@@ -66,10 +66,8 @@ pub struct OperatorConfiguration {
     pub app_wrappers: bool,
     /// The section `appwrapper` of AppWrapper's configuration file.
     pub app_wrapper_configuration: AppWrapperConfiguration,
-    /// Reaction to unhealthy nodes.
-    pub node_health: NodeHealthConfiguration,
     /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
-    /// away. Empty: none.
+    /// away. Empty: `slackQueueName` of AppWrapper's configuration.
     pub slack_queue: String,
     /// Autopilot, the health agent of nodes with GPUs.
     pub autopilot: AutopilotConfiguration,
@@ -81,9 +79,23 @@ impl Default for OperatorConfiguration {
             ray: true,
             app_wrappers: true,
             app_wrapper_configuration: AppWrapperConfiguration::default(),
-            node_health: NodeHealthConfiguration::default(),
             slack_queue: String::new(),
             autopilot: AutopilotConfiguration::default(),
+        }
+    }
+}
+
+impl OperatorConfiguration {
+    /// Reaction to unhealthy nodes, of AppWrappers and of other jobs.
+    pub fn node_health(&self) -> &NodeHealthConfiguration {
+        &self.app_wrapper_configuration.autopilot
+    }
+
+    /// Name of the slack queue; empty if there is none.
+    pub fn slack_queue_name(&self) -> &str {
+        match self.slack_queue.as_str() {
+            "" => &self.app_wrapper_configuration.slack_queue_name,
+            name => name,
         }
     }
 }
@@ -642,7 +654,6 @@ impl ClusterConfiguration {
             }
         }
         problems.extend(self.images.problems(&at("images")));
-        problems.extend(self.operators.node_health.problems(&at("operators.nodeHealth")));
         problems.extend(self.operators.autopilot.problems(&at("operators.autopilot")));
         let app_wrapper = &self.operators.app_wrapper_configuration;
         problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
