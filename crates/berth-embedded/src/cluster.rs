@@ -219,7 +219,7 @@ impl Embedded {
             token_key: options.token_key,
             audit: options.audit,
             front_proxy: options.front_proxy,
-            node_health: Arc::new(cluster.operators.node_health.clone()),
+            node_health: Arc::new(cluster.operators.node_health().clone()),
             controllers_elsewhere: false,
             bare: false,
             training_webhooks: cluster.operators.training,

@@ -46,8 +46,8 @@ impl From<&OperatorConfiguration> for Options {
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
-            node_health: Arc::new(configuration.node_health.clone()),
-            slack_queue: configuration.slack_queue.clone(),
+            node_health: Arc::new(configuration.node_health().clone()),
+            slack_queue: configuration.slack_queue_name().to_owned(),
             autopilot: autopilot::Options {
                 configuration: Arc::new(configuration.autopilot.clone()),
                 ..autopilot::Options::default()
