@@ -160,3 +160,105 @@ fn count(role: &Path<'_>, framework: &Framework, type_: &str, replicas: &Value) 
     (is_pytorch && replicas.as_i64().is_some_and(|count| count < 1))
         .then(|| Error::forbidden(&path, "must be at least 1"))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::training::framework::{JAX, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
+    use crate::training::tests::replica;
+
+    /// The errors about a job with these replicas and other fields, as the API prints them.
+    fn errors(framework: &Framework, replicas: &Value, more: &Value) -> Vec<String> {
+        let mut job = json!({"metadata": {"name": "train"}, "spec": more});
+        job["spec"][framework.specs] = replicas.clone();
+        validate(framework, None, &job).errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn jobs_of_each_kind_are_accepted() {
+        for (framework, types) in [
+            (&PYTORCH, vec!["Master", "Worker"]),
+            (&TENSORFLOW, vec!["Chief", "PS", "Worker", "Evaluator"]),
+            (&XGBOOST, vec!["Master", "Worker"]),
+            (&PADDLE, vec!["Worker"]),
+            (&JAX, vec!["Worker"]),
+        ] {
+            let replicas = types.into_iter().map(|type_| (type_.to_owned(), replica(framework, 1, "")));
+            let replicas = Value::Object(replicas.collect());
+            assert_eq!(errors(framework, &replicas, &json!({})), Vec::<String>::new(), "{}", framework.kind);
+        }
+    }
+
+    #[test]
+    fn errors_are_in_the_words_of_the_webhook() {
+        let worker = replica(&PYTORCH, 0, "");
+        let seen = errors(&PYTORCH, &json!({"Master": replica(&PYTORCH, 2, ""), "Worker": worker}), &json!({}));
+        assert_eq!(
+            seen,
+            [
+                "spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1",
+                "spec.pytorchReplicaSpecs[Worker].replicas: Forbidden: must be at least 1",
+            ]
+        );
+        let other = json!({"replicas": 1, "template": {"spec": {"containers": [{"name": "other"}]}}});
+        let seen = errors(&PYTORCH, &json!({"Chief": other}), &json!({}));
+        assert_eq!(
+            seen,
+            [
+                "spec.pytorchReplicaSpecs[Chief]: Unsupported value: \"Chief\": supported values: \"Master\", \"Worker\"",
+                "spec.pytorchReplicaSpecs[Chief].template.spec.containers[0].image: Required value: must be required",
+                "spec.pytorchReplicaSpecs[Chief].template.spec.containers: Required value: must have at least one \
+                 container with name pytorch",
+            ]
+        );
+        assert_eq!(errors(&JAX, &Value::Null, &json!({})), ["spec.jaxReplicaSpecs: Required value: must be required"]);
+        let seen = errors(&XGBOOST, &json!({"Worker": replica(&XGBOOST, 1, "")}), &json!({}));
+        assert_eq!(seen, ["spec.xgbReplicaSpecs[Master]: Required value: must be present"]);
+        let both = json!({"Chief": replica(&TENSORFLOW, 1, ""), "Master": replica(&TENSORFLOW, 1, "")});
+        let seen = errors(&TENSORFLOW, &both, &json!({}));
+        assert_eq!(seen, ["spec.tfReplicaSpecs: Forbidden: must not have more than 1 Chief or Master role"]);
+        let replicas = json!({"Worker": replica(&PADDLE, 1, "")});
+        let seen = errors(&PADDLE, &replicas, &json!({"runPolicy": {"managedBy": "other"}}));
+        assert_eq!(
+            seen,
+            ["spec.runPolicy.managedBy: Unsupported value: \"other\": supported values: \
+              \"kubeflow.org/training-operator\", \"kueue.x-k8s.io/multikueue\""]
+        );
+    }
+
+    #[test]
+    fn an_elastic_policy_needs_workers_and_one_number_of_processes() {
+        let policy = json!({"elasticPolicy": {"nProcPerNode": 2}, "nprocPerNode": "2"});
+        let seen = errors(&PYTORCH, &json!({"Master": replica(&PYTORCH, 1, "")}), &policy);
+        assert_eq!(
+            seen,
+            [
+                "spec.pytorchReplicaSpecs[Worker]: Required value: must be configured if elastic policy is used",
+                "spec.elasticPolicy.nProcPerNode: Forbidden: must not be used with spec.nprocPerNode",
+            ]
+        );
+        let job = json!({"metadata": {"name": "train"}, "spec": {
+            "elasticPolicy": {"nProcPerNode": 2}, "pytorchReplicaSpecs": {"Worker": replica(&PYTORCH, 1, "")}}});
+        let warnings = validate(&PYTORCH, None, &job).warnings;
+        assert_eq!(warnings, ["spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"]);
+    }
+
+    #[test]
+    fn names_and_managers_are_checked() {
+        let mut job = json!({"metadata": {"name": "0-train"}, "spec": {
+            "runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"},
+            "jaxReplicaSpecs": {"Worker": replica(&JAX, 1, "")}}});
+        let seen = validate(&JAX, None, &job).errors[0].to_string();
+        assert!(
+            seen.starts_with("metadata.name: Invalid value: \"0-train\": should match: a DNS-1035 label"),
+            "{seen}"
+        );
+        let old = job.clone();
+        job["metadata"]["name"] = json!("train");
+        job["spec"]["runPolicy"] = json!({});
+        let seen = validate(&JAX, Some(&old), &job).errors;
+        assert_eq!(seen[0].to_string(), "spec.runPolicy.managedBy: Invalid value: null: field is immutable");
+    }
+}
