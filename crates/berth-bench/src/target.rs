@@ -294,6 +294,7 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         node_health: Default::default(),
         controllers_elsewhere: false,
         bare: false,
+        training_webhooks: true,
     })
     .await?)
 }

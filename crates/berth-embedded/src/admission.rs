@@ -19,6 +19,7 @@ use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
 use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
+use berth_operators::training::validate as training;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -161,6 +162,39 @@ impl AdmissionPlugin for NodeHealthWebhook {
         }
         Ok(())
     }
+}
+
+/// The training operator's validating webhooks.
+pub struct TrainingWebhook;
+
+impl AdmissionPlugin for TrainingWebhook {
+    fn name(&self) -> &str {
+        "training-operator.kubeflow.org"
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        match training_verdict(request) {
+            Some((webhook, verdict)) if !verdict.errors.is_empty() => {
+                Err(refusal(&webhook, &denial(&field::aggregate(&verdict.errors))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn warn(&self, request: &AdmissionRequest<'_>) -> Vec<String> {
+        training_verdict(request).map(|(_, verdict)| verdict.warnings).unwrap_or_default()
+    }
+}
+
+/// Name and verdict of the webhook for this request; `None` if the training operator has none.
+fn training_verdict(request: &AdmissionRequest<'_>) -> Option<(String, training::Verdict)> {
+    if request.group != "kubeflow.org" || !writes_object(request) {
+        return None;
+    }
+    let framework = training::validated_kind(request.kind)?;
+    let old = request.old_object.as_deref().filter(|_| request.operation == Operation::Update);
+    let verdict = training::validate(framework, old, request.object.as_ref()?);
+    Some((training::webhook_name(framework), verdict))
 }
 
 /// The stored objects, as exclusive placement reads them.

@@ -34,7 +34,7 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook};
+use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -72,6 +72,8 @@ pub struct ApiOptions {
     /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
     /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
+    /// True if training jobs are validated as by the webhooks of Kubeflow's training operator.
+    pub training_webhooks: bool,
 }
 
 /// An API server with Berth's kinds, roles and admission. Cheap to clone.
@@ -106,6 +108,9 @@ impl Apiserver {
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
         config.admission.push(Arc::new(NodeHealthWebhook(options.node_health)));
+        if options.training_webhooks {
+            config.admission.push(Arc::new(TrainingWebhook));
+        }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(installed.clone()));

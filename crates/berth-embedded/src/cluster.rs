@@ -222,6 +222,7 @@ impl Embedded {
             node_health: Arc::new(cluster.operators.node_health().clone()),
             controllers_elsewhere: false,
             bare: false,
+            training_webhooks: cluster.operators.training,
             pod_security: options.pod_security,
         })
         .await?;

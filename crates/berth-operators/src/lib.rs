@@ -8,8 +8,10 @@
 pub mod appwrapper;
 pub mod autopilot;
 pub mod health;
+pub mod mpi;
 pub mod ray;
 pub mod slack_queue;
+pub mod training;
 mod unattended;
 
 use std::sync::Arc;
@@ -28,12 +30,22 @@ pub struct Options {
     pub slack_queue: String,
     /// Autopilot, the health agent of nodes with GPUs.
     pub autopilot: autopilot::Options,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, as Kubeflow's training operator runs
+    /// them.
+    pub training: bool,
+    /// MPIJob, as Kubeflow's MPI operator runs it.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together.
+    pub gang_scheduler: Option<String>,
 }
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
         Self {
             ray: configuration.ray,
+            training: configuration.training,
+            mpi: configuration.mpi,
+            gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
             node_health: Arc::new(configuration.node_health().clone()),
             slack_queue: configuration.slack_queue_name().to_owned(),
             autopilot: autopilot::Options {
@@ -58,5 +70,11 @@ pub fn install(manager: &mut Manager, options: Options) {
     autopilot::install(manager, options.autopilot.clone());
     health::monitor::install(manager, options.node_health.clone());
     slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
+    if options.training {
+        training::install(manager, options.gang_scheduler.as_deref());
+    }
+    if options.mpi {
+        mpi::install(manager, options.gang_scheduler.as_deref());
+    }
     unattended::install(manager, &options);
 }

@@ -52,14 +52,21 @@ pub fn install(manager: &mut Manager, options: &Options) {
         watch::<RayService>(manager, what);
         watch::<RayCronJob>(manager, what);
     }
-    let training = "Berth has no operator for it; install Kubeflow's training operator";
-    watch::<PyTorchJob>(manager, training);
-    watch::<TFJob>(manager, training);
-    watch::<XGBoostJob>(manager, training);
-    watch::<MXJob>(manager, training);
-    watch::<PaddleJob>(manager, training);
-    watch::<JAXJob>(manager, training);
-    watch::<MPIJob>(manager, "Berth has no operator for it; install Kubeflow's MPI operator");
+    watch::<MXJob>(manager, "Kubeflow has no operator for it any more; use another kind of training job");
+    if !options.training {
+        let what = "Berth's own training operator is off (operators.training of the ClusterConfiguration); turn it \
+                    on, or install Kubeflow's training operator";
+        watch::<PyTorchJob>(manager, what);
+        watch::<TFJob>(manager, what);
+        watch::<XGBoostJob>(manager, what);
+        watch::<PaddleJob>(manager, what);
+        watch::<JAXJob>(manager, what);
+    }
+    if !options.mpi {
+        let what = "Berth's own MPI operator is off (operators.mpi of the ClusterConfiguration); turn it on, or \
+                    install Kubeflow's MPI operator";
+        watch::<MPIJob>(manager, what);
+    }
     watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
     watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
 }

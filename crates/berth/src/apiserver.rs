@@ -62,6 +62,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         node_health: Default::default(),
         controllers_elsewhere: true,
         bare: options.bare,
+        training_webhooks: cluster.operators.training,
     })
     .await?;
     // The logs of simulated containers are computed from their pods, so the server needs no other

@@ -16,6 +16,7 @@ mod images;
 mod machines;
 mod node_pool;
 mod problem;
+mod scheduler;
 mod supply;
 
 pub use autopilot::{
@@ -24,8 +25,7 @@ pub use autopilot::{
 pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
-    SchedulerConfiguration, SimulatedPods,
+    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
@@ -39,6 +39,11 @@ pub use node_pool::{
     PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
+pub use scheduler::{
+    ClusterTopologyPlacementGroupArgs, CoschedulingArgs, NodeResourcesFitArgs, PluginConfig, RequestedToCapacityRatio,
+    ResourceWeight, SchedulerConfiguration, SchedulerProfile, ScoringStrategy, ScoringStrategyType,
+    UtilizationShapePoint,
+};
 pub use supply::{Billing, RandomSupply, Reclaim, Shortage, Supply, SupplyPeriod, Weekday};
 
 /// The group of Berth's own kinds.

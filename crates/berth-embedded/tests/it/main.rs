@@ -10,6 +10,7 @@ mod ray_clusters;
 mod ray_samples;
 mod takeover;
 mod tenants;
+mod training_jobs;
 mod visibility;
 
 use berth_embedded::{Embedded, Options};

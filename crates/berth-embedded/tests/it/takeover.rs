@@ -106,6 +106,7 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
         node_health: Default::default(),
         controllers_elsewhere: true,
         bare: false,
+        training_webhooks: true,
     })
     .await
     .expect("the server starts");

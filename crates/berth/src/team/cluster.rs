@@ -114,13 +114,20 @@ impl Cluster {
             })?;
         let effect = match before {
             None => Applied::Created,
-            Some(before) if before.data == after.data && before.metadata.labels == after.metadata.labels => {
-                Applied::Unchanged
-            }
+            Some(before) if written(&before) == written(&after) => Applied::Unchanged,
             Some(_) => Applied::Configured,
         };
         Ok((effect, after))
     }
+}
+
+/// The parts of an object that users write. The status changes by itself.
+fn written(object: &DynamicObject) -> (Value, Option<&BTreeMap<String, String>>) {
+    let mut data = object.data.clone();
+    if let Some(fields) = data.as_object_mut() {
+        fields.remove("status");
+    }
+    (data, object.metadata.labels.as_ref())
 }
 
 async fn collect<K>(api: Api<K>, params: &ListParams) -> anyhow::Result<Vec<K>>
