@@ -83,9 +83,10 @@ impl Report {
         self.reasons().next().is_some()
     }
 
-    /// True if the check has a result.
+    /// True if the check measured something: without its tool, or without a peer to reach, a check
+    /// says nothing about the node.
     pub fn has_run(&self) -> bool {
-        self.result.is_ok()
+        self.result.as_ref().is_ok_and(|measured| !measured.is_empty())
     }
 
     /// The reasons of failed measurements.
@@ -198,6 +199,15 @@ mod tests {
         assert_eq!([2.1, 3.9, 4.0, 22.0].map(failed), [true, true, false, false]);
         let explained = PcieBandwidth.explain(&Measurement::new(3, 2.1, ""), &configuration);
         assert_eq!(explained, "GPU 3 has 2.1 GB/s, expected at least 4");
+    }
+
+    #[test]
+    fn a_check_without_measurements_says_nothing() {
+        let report = |result| Report { check: "ping", metric: "ping", failure: "PING Failed", result };
+        let passed = (Measurement::verdict("n2", false, ""), None);
+        assert!(report(Ok(vec![passed])).has_run());
+        assert!(!report(Ok(Vec::new())).has_run());
+        assert!(!report(Err(Unavailable("ping was not found".into()))).has_run());
     }
 
     #[test]

@@ -300,7 +300,12 @@ impl Agents {
         }
         self.label(node, &json!({ "labels": { GPU_HEALTH: health } })).await?;
         let reasons: Vec<String> = reports.iter().flat_map(Report::reasons).collect();
-        let why = if reasons.is_empty() { "all checks passed".to_owned() } else { reasons.join("; ") };
+        let silent: Vec<&str> = reports.iter().filter(|report| !report.has_run()).map(|report| report.check).collect();
+        let why = match (reasons.is_empty(), silent.is_empty()) {
+            (true, true) => "all checks passed".to_owned(),
+            (true, false) => format!("the other checks passed, and {} have no result", silent.join(", ")),
+            (false, _) => reasons.join("; "),
+        };
         self.report_change(node, before.as_deref(), health, &why);
         Ok(())
     }
