@@ -1,5 +1,5 @@
-//! Job kinds of other projects that Berth queues (Kubeflow, Ray, AppWrapper), and the runtimes of
-//! TrainJobs. Only the common fields of objects are typed; spec and status stay JSON, because their
+//! Job kinds of other projects that Berth queues (Kubeflow, Ray, AppWrapper, LeaderWorkerSet), and the
+//! runtimes of TrainJobs. Only the common fields of objects are typed; spec and status stay JSON, because their
 //! schemas belong to those projects.
 //!
 //! A cluster that runs such a project has its full definitions. [`crds`] returns open definitions
@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use crate::resource::custom_resource;
-use crate::{frameworks_kubeflow, frameworks_ray};
+use crate::{frameworks_kubeflow, frameworks_leader_worker_set, frameworks_ray, frameworks_trainer};
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
@@ -54,6 +54,8 @@ kinds! {
     RayCronJob: namespaced "ray.io" "v1" "raycronjobs";
     /// A group of arbitrary objects that are deployed together.
     AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
+    /// Replicas that are groups of pods: a leader and its workers.
+    LeaderWorkerSet: namespaced "leaderworkerset.x-k8s.io" "v1" "leaderworkersets";
     /// Training by Kubeflow Trainer.
     TrainJob: namespaced "trainer.kubeflow.org" "v1alpha1" "trainjobs";
     /// The runtime of TrainJobs in one namespace.
@@ -96,6 +98,8 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
         },
     });
     frameworks_ray::complete(kind, &mut definition);
+    frameworks_leader_worker_set::complete(kind, &mut definition);
+    frameworks_trainer::complete(kind, &mut definition);
     frameworks_kubeflow::complete(kind, &mut definition);
     definition
 }

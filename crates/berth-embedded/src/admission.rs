@@ -19,7 +19,11 @@ use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
 use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
+use berth_operators::leader_worker_set::webhook as leader_worker_set;
+use berth_operators::trainer::constants::GROUP as TRAINER;
+use berth_operators::trainer::webhook as trainer;
 use berth_operators::training::validate as training;
+use berth_runtime::Clock;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -135,6 +139,97 @@ impl AdmissionPlugin for JobSetPodWebhook {
         let Some(object) = &request.object else { return Ok(()) };
         webhook::validate_pod(object, &Stored(request.objects))
             .map_err(|error| denied(request, Stage::Validate, &error))
+    }
+}
+
+/// The defaulting and validating webhooks of LeaderWorkerSet, and its webhook for pods.
+pub struct LeaderWorkerSetWebhook;
+
+impl AdmissionPlugin for LeaderWorkerSetWebhook {
+    fn name(&self) -> &str {
+        "leaderworkerset.x-k8s.io"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let is_set = is(request, "leaderworkerset.x-k8s.io", "leaderworkersets");
+        let is_new_pod = is(request, "", "pods") && request.operation == Operation::Create;
+        let Some(object) = &mut request.object else { return Ok(()) };
+        if is_set {
+            leader_worker_set::default_set(object);
+        } else if is_new_pod && let Err(message) = leader_worker_set::default_pod(object, request.namespace) {
+            return Err(refusal(&webhook_name(request, Stage::Mutate), &denial(&message)));
+        }
+        Ok(())
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "leaderworkerset.x-k8s.io", "leaderworkersets") {
+            return Ok(());
+        }
+        let Some(object) = &request.object else { return Ok(()) };
+        refuse(request, Stage::Validate, leader_worker_set::validate(object, request.old_object.as_deref()))
+    }
+}
+
+/// The webhooks of Kubeflow Trainer: defaults of TrainJobs, and validation of jobs and runtimes.
+pub struct TrainerWebhook(pub Clock);
+
+impl TrainerWebhook {
+    fn refuse(stage: &str, request: &AdmissionRequest<'_>, problem: &str) -> Status {
+        let name = format!("{stage}.{}.trainer.kubeflow.org", request.kind.to_lowercase());
+        refusal(&name, &denial(problem))
+    }
+}
+
+impl AdmissionPlugin for TrainerWebhook {
+    fn name(&self) -> &str {
+        "trainer.kubeflow.org"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, TRAINER, "trainjobs") {
+            return Ok(());
+        }
+        let now = format!("{:.0}", self.0.now());
+        let old = request.old_object.clone();
+        if let Some(object) = &mut request.object {
+            trainer::default_job(object, old.as_deref(), &now);
+        }
+        Ok(())
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        let Some(object) = request.object.as_ref().filter(|_| request.group == TRAINER && writes_object(request))
+        else {
+            return Ok(());
+        };
+        let errors = match request.resource {
+            "trainjobs" => {
+                trainer::validate_job(object, request.old_object.as_deref(), &|group, resource, namespace, name| {
+                    request.objects.get(group, resource, namespace, name)
+                })
+                .map_err(|problem| Self::refuse("validator", request, &problem))?
+                .errors
+            }
+            "trainingruntimes" | "clustertrainingruntimes" if request.operation == Operation::Create => {
+                trainer::validate_runtime(object)
+            }
+            _ => Vec::new(),
+        };
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Self::refuse("validator", request, &field::aggregate(&errors)))
+    }
+
+    fn warn(&self, request: &AdmissionRequest<'_>) -> Vec<String> {
+        let Some(object) = request.object.as_ref().filter(|_| is(request, TRAINER, "trainjobs")) else {
+            return Vec::new();
+        };
+        let judged = trainer::validate_job(object, None, &|group, resource, namespace, name| {
+            request.objects.get(group, resource, namespace, name)
+        });
+        judged.map(|judged| judged.warnings).unwrap_or_default()
     }
 }
 

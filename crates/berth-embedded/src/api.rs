@@ -34,7 +34,10 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook};
+use crate::admission::{
+    JobSetPodWebhook, JobSetWebhook, KueueWebhook, LeaderWorkerSetWebhook, NodeHealthWebhook, TrainerWebhook,
+    TrainingWebhook,
+};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -107,6 +110,8 @@ impl Apiserver {
         }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        config.admission.push(Arc::new(LeaderWorkerSetWebhook));
+        config.admission.push(Arc::new(TrainerWebhook(options.clock.clone())));
         config.admission.push(Arc::new(NodeHealthWebhook(options.node_health)));
         if options.training_webhooks {
             config.admission.push(Arc::new(TrainingWebhook));

@@ -8,9 +8,11 @@
 pub mod appwrapper;
 pub mod autopilot;
 pub mod health;
+pub mod leader_worker_set;
 pub mod mpi;
 pub mod ray;
 pub mod slack_queue;
+pub mod trainer;
 pub mod training;
 mod unattended;
 
@@ -24,6 +26,10 @@ use berth_runtime::Manager;
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// LeaderWorkerSet, as kubernetes-sigs/lws runs it.
+    pub leader_worker_sets: bool,
+    /// TrainJob and its runtimes, as Kubeflow Trainer runs them.
+    pub trainer: bool,
     /// Reaction to unhealthy nodes.
     pub node_health: Arc<NodeHealthConfiguration>,
     /// Name of the slack queue; empty if there is none.
@@ -43,6 +49,8 @@ impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
         Self {
             ray: configuration.ray,
+            leader_worker_sets: configuration.leader_worker_sets,
+            trainer: configuration.trainer,
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
@@ -66,6 +74,12 @@ impl Default for Options {
 pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
+    }
+    if options.leader_worker_sets {
+        leader_worker_set::install(manager);
+    }
+    if options.trainer {
+        trainer::install(manager);
     }
     autopilot::install(manager, options.autopilot.clone());
     health::monitor::install(manager, options.node_health.clone());

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use berth_api::frameworks::{
-    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
-    TrainJob, XGBoostJob,
+    AppWrapper, JAXJob, LeaderWorkerSet, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob,
+    RayService, TFJob, TrainJob, XGBoostJob,
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -38,8 +38,20 @@ macro_rules! kinds {
 }
 
 kinds!(
-    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
-    TrainJob, XGBoostJob
+    AppWrapper,
+    JAXJob,
+    LeaderWorkerSet,
+    MPIJob,
+    MXJob,
+    PaddleJob,
+    PyTorchJob,
+    RayCluster,
+    RayCronJob,
+    RayJob,
+    RayService,
+    TFJob,
+    TrainJob,
+    XGBoostJob
 );
 
 /// Watches the kinds that none of Berth's running operators reconciles.
@@ -51,6 +63,20 @@ pub fn install(manager: &mut Manager, options: &Options) {
         watch::<RayJob>(manager, what);
         watch::<RayService>(manager, what);
         watch::<RayCronJob>(manager, what);
+    }
+    if !options.leader_worker_sets {
+        watch::<LeaderWorkerSet>(
+            manager,
+            "Berth's own operator for LeaderWorkerSets is off (operators.leaderWorkerSets of the \
+             ClusterConfiguration); turn it on, or install LeaderWorkerSet",
+        );
+    }
+    if !options.trainer {
+        watch::<TrainJob>(
+            manager,
+            "Berth's own operator for TrainJobs is off (operators.trainer of the ClusterConfiguration); turn it on, or \
+             install Kubeflow Trainer",
+        );
     }
     watch::<MXJob>(manager, "Kubeflow has no operator for it any more; use another kind of training job");
     if !options.training {
@@ -67,7 +93,6 @@ pub fn install(manager: &mut Manager, options: &Options) {
                     install Kubeflow's MPI operator";
         watch::<MPIJob>(manager, what);
     }
-    watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
     watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
 }
 

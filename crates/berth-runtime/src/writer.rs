@@ -109,6 +109,20 @@ impl<K: Written> Writer<K> {
         Ok(stored)
     }
 
+    /// Applies an object (server-side apply). `manager` takes over fields that other managers own.
+    /// The object names its fields only, so it is given as JSON.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn apply(&self, object: &Value, manager: &str) -> kube::Result<K> {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let api: Api<K> = Api::namespaced(self.client.clone(), text("namespace"));
+        let params = PatchParams::apply(manager).force();
+        let stored = write::patch(&api, text("name"), &params, &Patch::Apply(object)).await?;
+        self.cache.observe(stored.clone());
+        Ok(stored)
+    }
+
     /// Sets a label.
     ///
     /// # Errors
@@ -152,8 +166,20 @@ impl<K: Written> Writer<K> {
     /// # Errors
     /// The API rejects the deletion.
     pub async fn delete(&self, object: &K) -> kube::Result<()> {
+        self.delete_with(object, DeleteParams::background()).await
+    }
+
+    /// Like [`Writer::delete`], but the objects that it owns are deleted before it.
+    ///
+    /// # Errors
+    /// The API rejects the deletion.
+    pub async fn delete_after_dependents(&self, object: &K) -> kube::Result<()> {
+        self.delete_with(object, DeleteParams::foreground()).await
+    }
+
+    async fn delete_with(&self, object: &K, params: DeleteParams) -> kube::Result<()> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..params };
         match self.api(object).delete(&object.name_any(), &params).await {
             Ok(answer) => {
                 // The API returns the object while it terminates, or a Status once it is gone.

@@ -62,6 +62,10 @@ pub struct ClusterConfiguration {
 pub struct OperatorConfiguration {
     /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
     pub ray: bool,
+    /// LeaderWorkerSet, in place of kubernetes-sigs/lws.
+    pub leader_worker_sets: bool,
+    /// TrainJob and its runtimes, in place of Kubeflow Trainer.
+    pub trainer: bool,
     /// AppWrapper, in place of its own controller.
     pub app_wrappers: bool,
     /// The section `appwrapper` of AppWrapper's configuration file.
@@ -84,6 +88,8 @@ impl Default for OperatorConfiguration {
     fn default() -> Self {
         Self {
             ray: true,
+            leader_worker_sets: true,
+            trainer: true,
             training: true,
             mpi: true,
             gang_scheduler_name: String::new(),

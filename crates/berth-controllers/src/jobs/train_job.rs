@@ -143,15 +143,18 @@ impl TrainJob {
             let (replicas, pods) = if trains {
                 let nodes = integer(&self.spec()["trainer"]["numNodes"], integer(&runtime["mlPolicy"]["numNodes"], 1));
                 let launcher_trains = has_launcher && runtime["mlPolicy"]["mpi"]["runLauncherAsNode"] == true;
-                (1, if launcher_trains { nodes.saturating_sub(1) } else { nodes })
+                // A launcher that trains replaces a node, but one node is always there.
+                (1, if launcher_trains { (nodes - 1).max(1) } else { nodes })
             } else {
                 let parallelism = integer(&spec["parallelism"], 1);
                 let pods = parallelism.min(integer(&spec["completions"], parallelism));
                 (if step.is_some() { 1 } else { integer(&job["replicas"], 1) }, pods)
             };
-            if trains || step == Some(TRAINER) {
+            let mpi = &runtime["mlPolicy"]["mpi"];
+            if step == Some(TRAINER) || (trains && (mpi.is_null() || mpi["runLauncherAsNode"] == true)) {
                 self.apply_trainer(&mut template);
             }
+            self.override_pod(name, &mut template);
             self.patch(name, &mut template);
             parts.push(Part { name: name.to_owned(), replicas, pods, template });
         }
@@ -169,10 +172,24 @@ impl TrainJob {
                 }
             }
             if !own["resourcesPerNode"].is_null() {
-                container["resources"] = own["resourcesPerNode"].clone();
+                strategic_merge(&mut container["resources"], &own["resourcesPerNode"]);
             }
             if !own["env"].is_null() {
                 strategic_merge(&mut container["env"], &own["env"]);
+            }
+        }
+    }
+
+    /// Applies the overrides for one replicated job, of Trainer 2.0 and 2.1, to its pod template.
+    fn override_pod(&self, name: &str, template: &mut Value) {
+        for patch in self.spec()["podTemplateOverrides"].as_array().into_iter().flatten() {
+            let mut targets = patch["targetJobs"].as_array().into_iter().flatten();
+            if targets.any(|target| target["name"] == name) {
+                for field in ["metadata", "spec"] {
+                    if patch[field].is_object() {
+                        strategic_merge(&mut template[field], &patch[field]);
+                    }
+                }
             }
         }
     }
@@ -511,6 +528,21 @@ mod tests {
             |as_node| sizes(&job(json!({"runtimeRef": {"name": "mpi"}}), Value::Null).with_runtime(Some(mpi(as_node))));
         assert_eq!(of(false), [size("launcher", 1, "1"), size("node", 4, "8")]);
         assert_eq!(of(true), [size("launcher", 1, "1"), size("node", 3, "8")]);
+        let own = json!({"runtimeRef": {"name": "mpi"}, "trainer": {"numNodes": 1,
+            "resourcesPerNode": {"requests": {"cpu": "16"}}}});
+        let of = |as_node| sizes(&job(own.clone(), Value::Null).with_runtime(Some(mpi(as_node))));
+        assert_eq!(of(true), [size("launcher", 1, "16"), size("node", 1, "16")], "one node is always there");
+        assert_eq!(of(false), [size("launcher", 1, "16"), size("node", 1, "8")], "only the launcher trains");
+    }
+
+    #[test]
+    fn overrides_of_older_versions_apply_to_their_jobs() {
+        let overriding = json!([{"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"zone": "z"}}}]);
+        let job = job(json!({"runtimeRef": {"name": "torch"}, "podTemplateOverrides": overriding}), Value::Null);
+        let sets = job.with_runtime(Some(torch())).pod_sets(&Gates::default()).expect("pod sets");
+        let selector = |set: &PodSet| set.template.spec.as_ref().and_then(|spec| spec.node_selector.clone());
+        assert_eq!(selector(&sets[1]).expect("a selector")["zone"], "z");
+        assert_eq!(selector(&sets[0]), None);
     }
 
     #[test]

@@ -76,6 +76,13 @@ fn queue(object: &Value) -> &str {
     object["metadata"]["labels"][labels::QUEUE_NAME].as_str().unwrap_or_default()
 }
 
+/// True if the StatefulSet is a part of a LeaderWorkerSet, whose pods are queued in groups of their
+/// own. Such a StatefulSet has the set's labels, and that of the workers belongs to a pod.
+fn is_part_of_set(owner: PodOwner, object: &Value) -> bool {
+    let annotations = &object["spec"]["template"]["metadata"]["annotations"];
+    owner == PodOwner::StatefulSet && annotations[annotations::POD_SUSPENDING_PARENT] == LWS_PARENT
+}
+
 fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(1)
 }
@@ -92,6 +99,9 @@ pub(super) fn default_pod_owner(
     gates: &Gates,
     lookup: Lookup<'_>,
 ) {
+    if is_part_of_set(owner, object) {
+        return;
+    }
     let mut queue = queue(object).to_owned();
     let default = if is_new && queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
     let managed = !queue.is_empty() || default.is_some() || config.manage_jobs_without_queue_name;
@@ -140,6 +150,9 @@ pub(super) fn default_pod_owner(
 /// Validates a changed object. New objects are not validated, because their pods are.
 pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
+    if is_part_of_set(owner, new) {
+        return Vec::new();
+    }
     let (metadata, spec) = (Path::new("metadata"), Path::new("spec"));
     let labels = metadata.child("labels");
     let mut errors = Vec::new();
@@ -212,6 +225,21 @@ mod tests {
         let mut object = set(3, "1", Value::Null);
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
         assert!(object["spec"]["template"]["metadata"]["labels"][labels::POD_GROUP_NAME].is_null());
+    }
+
+    #[test]
+    fn the_stateful_sets_of_a_leader_worker_set_are_left_to_it() {
+        let (config, gates) = (Config::default(), Gates::default());
+        let part = |replicas: i64| {
+            let mut part = set(replicas, "1", Value::Null);
+            part["spec"]["template"]["metadata"]["annotations"] =
+                json!({annotations::POD_SUSPENDING_PARENT: LWS_PARENT});
+            part
+        };
+        let mut object = part(2);
+        default_pod_owner(PodOwner::StatefulSet, &mut object, true, "team", &config, &gates, &nothing);
+        assert_eq!(object, part(2));
+        assert_eq!(validate_pod_owner_update(PodOwner::StatefulSet, &part(3), &part(2)), Vec::new());
     }
 
     #[test]

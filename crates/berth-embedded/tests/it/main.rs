@@ -3,6 +3,7 @@
 mod bad_input;
 mod election;
 mod jobsets;
+mod leader_worker_sets;
 mod local_queues;
 mod metrics;
 mod node_health;
@@ -10,6 +11,7 @@ mod ray_clusters;
 mod ray_samples;
 mod takeover;
 mod tenants;
+mod train_jobs;
 mod training_jobs;
 mod visibility;
 

@@ -20,12 +20,12 @@ pub async fn start(cluster: Value, configuration: Option<Value>) -> Embedded {
 }
 
 /// Four nodes of 16 CPUs.
-fn nodes() -> Value {
+pub fn nodes() -> Value {
     json!([{"name": "cpu", "machineType": "n2-standard-16", "initialNodes": 4, "minNodes": 4, "maxNodes": 4,
         "static": true}])
 }
 
-async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     for _ in 0..3600 {
         if done().await {
             return;
@@ -165,7 +165,7 @@ async fn a_lost_host_is_replaced_with_its_whole_slice() {
 }
 
 /// Creates the objects of a queue with 6 CPUs.
-async fn with_queue(client: &Client) {
+pub async fn with_queue(client: &Client) {
     let kueue = "kueue.x-k8s.io/v1beta2";
     for object in [
         json!({"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": "any"}}),

@@ -98,6 +98,31 @@ fn torchrun_trains_over_two_pods() {
 }
 
 #[test]
+fn a_train_job_trains_with_torchrun_over_two_pods() {
+    if !has_isolation() {
+        return;
+    }
+    if !["/usr/bin/torchrun", "/usr/local/bin/torchrun"].iter().any(|path| Path::new(path).exists()) {
+        return skip("torchrun is not installed (Debian: python3-torch)");
+    }
+    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
+    cluster.run(&["apply", "-f", &file("examples/trainer/runtimes.yaml")]);
+    apply(&cluster, "examples/trainer/trainjob.yaml");
+    let ended = |cluster: &Cluster| {
+        let conditions = cluster.get(&["trainjob", "linear"])["status"]["conditions"].clone();
+        let all = conditions.as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|it| (it["type"] == "Complete" || it["type"] == "Failed") && it["status"] == "True")
+    };
+    cluster.wait_until("the TrainJob to end", PATIENCE, |cluster| ended(cluster).is_some());
+    let log = cluster.run(&["logs", "-l", "jobset.sigs.k8s.io/jobset-name=linear", "--tail", "-1"]);
+    assert_eq!(ended(&cluster).map(|it| it["type"].clone()), Some("Complete".into()), "{log}");
+    assert!(log.contains("rank 0 of 2 converged") && log.contains("rank 1 of 2 converged"), "{log}");
+    let workloads = cluster.get(&["workloads"]);
+    assert_eq!(workloads["items"].as_array().map(Vec::len), Some(1), "its JobSet is not queued itself");
+    cluster.interrupt();
+}
+
+#[test]
 fn jax_trains_over_two_pods() {
     if !has_isolation() {
         return;
