@@ -7,8 +7,8 @@
 
 use serde_json::{Value, json};
 
-use crate::frameworks_ray;
 use crate::resource::custom_resource;
+use crate::{appwrapper, frameworks_ray};
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
@@ -94,5 +94,6 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
         },
     });
     frameworks_ray::complete(kind, &mut definition);
+    appwrapper::complete(kind, &mut definition);
     definition
 }

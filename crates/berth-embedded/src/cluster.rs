@@ -194,7 +194,9 @@ impl Embedded {
     pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
         let controllers = controller_configuration(options.configuration)?;
+        let operators = berth_operators::Options::from(&cluster.operators);
         let api = Apiserver::start(ApiOptions {
+            operators: operators.clone(),
             clock: options.clock.clone(),
             seed: options.seed,
             storage: options.storage,
@@ -233,10 +235,9 @@ impl Embedded {
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
-        let operators = berth_operators::Options::from(&cluster.configuration.operators);
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
-            berth_operators::install(manager, operators);
+            berth_operators::install(manager, &operators);
             if let Some(network) = network {
                 berth_network::install(manager, network);
             }

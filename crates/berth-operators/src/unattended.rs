@@ -43,7 +43,7 @@ kinds!(
 );
 
 /// Watches the kinds that none of Berth's running operators reconciles.
-pub fn install(manager: &mut Manager, options: Options) {
+pub fn install(manager: &mut Manager, options: &Options) {
     if !options.ray {
         let what = "Berth's own operator for Ray is off (operators.ray of the ClusterConfiguration); turn it on, or \
                     install KubeRay";
@@ -60,7 +60,11 @@ pub fn install(manager: &mut Manager, options: Options) {
     watch::<JAXJob>(manager, training);
     watch::<MPIJob>(manager, "Berth has no operator for it; install Kubeflow's MPI operator");
     watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
-    watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
+    if options.app_wrappers.is_none() {
+        let what = "Berth's own operator for AppWrappers is off (operators.appWrappers of the ClusterConfiguration); \
+                    turn it on, or install the AppWrapper operator";
+        watch::<AppWrapper>(manager, what);
+    }
 }
 
 fn watch<K: Kind>(manager: &mut Manager, what: &'static str) {
