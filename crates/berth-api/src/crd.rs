@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 
 use crate::berth::NodePool;
 use crate::structural::Structural;
-use crate::{autoscaling, jobset, kueue, monitoring};
+use crate::{autoscaling, jobset, kueue, monitoring, scheduling};
 
 /// All definitions, built once, as `CustomResourceDefinition`s of `apiextensions.k8s.io/v1`: those
-/// of Kueue, JobSet, ProvisioningRequest and NodePool, and those of [`monitoring`], which accept
-/// any spec.
+/// of Kueue, JobSet, ProvisioningRequest, PodGroup and NodePool, and those of [`monitoring`], which
+/// accept any spec.
 pub fn crds() -> &'static [Value] {
     static CRDS: OnceLock<Vec<Value>> = OnceLock::new();
     CRDS.get_or_init(|| {
@@ -230,6 +230,14 @@ const JOBSET_COLUMNS: &[Column] = &[
     Column("Suspended", "string", ".spec.suspend", "JobSet suspended", 0),
     Column("Age", "date", ".metadata.creationTimestamp", "Time this JobSet was created", 0),
 ];
+const POD_GROUP_COLUMNS: &[Column] = &[
+    Column("Phase", "string", ".status.phase", "Phase of the group", 0),
+    Column("MinMember", "integer", ".spec.minMember", "Number of pods that are scheduled together", 0),
+    Column("Running", "integer", ".status.running", "Number of running pods", 0),
+    Column("Succeeded", "integer", ".status.succeeded", "Number of pods that succeeded", 0),
+    Column("Failed", "integer", ".status.failed", "Number of pods that failed", 0),
+    Column("Age", "date", ".metadata.creationTimestamp", "Time since the group was created", 0),
+];
 const AGE: &[Column] = &[Column("Age", "date", ".metadata.creationTimestamp", "", 0)];
 
 fn definitions(s: &mut Structural) -> Vec<Value> {
@@ -305,6 +313,11 @@ fn definitions(s: &mut Structural) -> Vec<Value> {
                     .columns(AGE)
                     .deprecated("autoscaling.k8s.io/v1beta1 API is deprecated"),
             ],
+        ),
+        definition::<scheduling::PodGroup>(
+            &["pg", "pgs"],
+            "v1alpha1",
+            vec![Version::new::<scheduling::PodGroup>(s, "v1alpha1").columns(POD_GROUP_COLUMNS)],
         ),
     ]
 }

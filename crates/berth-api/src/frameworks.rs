@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use crate::resource::custom_resource;
-use crate::{appwrapper, frameworks_ray};
+use crate::{appwrapper, frameworks_kubeflow, frameworks_ray};
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
@@ -40,6 +40,8 @@ kinds! {
     PaddleJob: namespaced "kubeflow.org" "v1" "paddlejobs";
     /// Training with JAX.
     JAXJob: namespaced "kubeflow.org" "v1" "jaxjobs";
+    /// Training with MXNet, which Kubeflow's training operator served until version 1.7.
+    MXJob: namespaced "kubeflow.org" "v1" "mxjobs";
     /// An MPI job.
     MPIJob: namespaced "kubeflow.org" "v2beta1" "mpijobs";
     /// A Ray cluster that runs one job.
@@ -95,5 +97,6 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
     });
     frameworks_ray::complete(kind, &mut definition);
     appwrapper::complete(kind, &mut definition);
+    frameworks_kubeflow::complete(kind, &mut definition);
     definition
 }

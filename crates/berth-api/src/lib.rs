@@ -12,12 +12,14 @@ pub mod autoscaling;
 pub mod berth;
 mod crd;
 pub mod frameworks;
+mod frameworks_kubeflow;
 mod frameworks_ray;
 pub mod jobset;
 pub mod kueue;
 pub mod monitoring;
 mod published;
 mod resource;
+pub mod scheduling;
 pub mod schema;
 mod structural;
 

@@ -314,7 +314,7 @@ impl ApiServer {
 
     /// An in-process connection, for `kube::Client::new`. Every request runs as `user`.
     pub fn in_process(&self, user: UserInfo) -> InProcess {
-        InProcess { server: self.clone(), user, lean: false, agent: None }
+        InProcess { server: self.clone(), user, choices: rest::Choices::default(), agent: None }
     }
 }
 
@@ -329,7 +329,7 @@ impl OwnRequests for ApiServer {
 pub struct InProcess {
     server: ApiServer,
     user: UserInfo,
-    lean: bool,
+    choices: rest::Choices,
     agent: Option<HeaderValue>,
 }
 
@@ -337,8 +337,19 @@ impl InProcess {
     /// Omits `metadata.managedFields` from responses if that needs no extra work. For clients that
     /// ignore the field, which is half of a typical object.
     #[must_use]
-    pub fn lean(self) -> InProcess {
-        InProcess { lean: true, ..self }
+    pub fn lean(mut self) -> InProcess {
+        self.choices.lean = true;
+        self
+    }
+
+    /// Lets watches last for a day, regardless of `timeoutSeconds`, with one bookmark at the end.
+    /// Short watches and frequent bookmarks help a client to notice a lost connection and to resume
+    /// after it. An in-process connection is never lost, and in virtual time they would be most of
+    /// the work of idle hours.
+    #[must_use]
+    pub fn long_watches(mut self) -> InProcess {
+        self.choices.long_watches = true;
+        self
     }
 
     /// Sets `User-Agent` on requests without one. The field manager of their writes is named after
@@ -363,9 +374,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        if self.lean {
-            request.extensions_mut().insert(rest::Lean);
-        }
+        request.extensions_mut().insert(self.choices);
         if let Some(agent) = &self.agent {
             request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
         }

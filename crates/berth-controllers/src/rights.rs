@@ -472,6 +472,8 @@ mod tests {
         ("leaderworkerset-viewer", "leaderworkerset.x-k8s.io", "leaderworkersets", "read", true, "AUaev"),
         ("mpijob-editor", "kubeflow.org", "mpijobs", "edit", true, "AU"),
         ("mpijob-viewer", "kubeflow.org", "mpijobs", "read", true, "AUaev"),
+        ("mxjob-editor", "kubeflow.org", "mxjobs", "edit", true, "AU"),
+        ("mxjob-viewer", "kubeflow.org", "mxjobs", "read", true, "AUaev"),
         ("pytorchjob-editor", "kubeflow.org", "pytorchjobs", "edit", true, "AU"),
         ("pytorchjob-viewer", "kubeflow.org", "pytorchjobs", "read", true, "AUaev"),
         ("tfjob-editor", "kubeflow.org", "tfjobs", "edit", true, "AU"),

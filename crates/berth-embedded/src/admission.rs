@@ -4,8 +4,12 @@
 //! problems that are found into the Status that kube-apiserver returns for such a webhook's
 //! response.
 
+use std::sync::Arc;
+
+use berth_api::berth::NodeHealthConfiguration;
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::labels::{MANAGED, POD_SET};
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::status::Status;
@@ -19,7 +23,8 @@ use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
 use berth_operators::appwrapper::admission::{self as app_wrappers, Creator, Verdict};
 use berth_operators::appwrapper::config::AppWrapperConfiguration;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use berth_operators::training::validate as training;
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -218,6 +223,65 @@ impl AdmissionPlugin for JobSetPodWebhook {
         webhook::validate_pod(object, &Stored(request.objects))
             .map_err(|error| denied(request, Stage::Validate, &error))
     }
+}
+
+/// The node affinity by which pods of queued jobs avoid unhealthy nodes.
+pub struct NodeHealthWebhook(pub Arc<NodeHealthConfiguration>);
+
+impl AdmissionPlugin for NodeHealthWebhook {
+    fn name(&self) -> &str {
+        "node-health.berth.dev"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "", "pods") || request.operation != Operation::Create {
+            return Ok(());
+        }
+        let Some(object) = &mut request.object else { return Ok(()) };
+        let labels = &object["metadata"]["labels"];
+        if labels[POD_SET].is_null() && labels[MANAGED] != "true" {
+            return Ok(());
+        }
+        // The schema was checked before. A spec that is no PodSpec is rejected by its validation.
+        let Ok(spec) = PodSpec::deserialize(&object["spec"]) else { return Ok(()) };
+        if let Some(affinity) = berth_operators::health::affinity(&spec, &self.0) {
+            object["spec"]["affinity"] = json!(affinity);
+        }
+        Ok(())
+    }
+}
+
+/// The training operator's validating webhooks.
+pub struct TrainingWebhook;
+
+impl AdmissionPlugin for TrainingWebhook {
+    fn name(&self) -> &str {
+        "training-operator.kubeflow.org"
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        match training_verdict(request) {
+            Some((webhook, verdict)) if !verdict.errors.is_empty() => {
+                Err(refusal(&webhook, &denial(&field::aggregate(&verdict.errors))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn warn(&self, request: &AdmissionRequest<'_>) -> Vec<String> {
+        training_verdict(request).map(|(_, verdict)| verdict.warnings).unwrap_or_default()
+    }
+}
+
+/// Name and verdict of the webhook for this request; `None` if the training operator has none.
+fn training_verdict(request: &AdmissionRequest<'_>) -> Option<(String, training::Verdict)> {
+    if request.group != "kubeflow.org" || !writes_object(request) {
+        return None;
+    }
+    let framework = training::validated_kind(request.kind)?;
+    let old = request.old_object.as_deref().filter(|_| request.operation == Operation::Update);
+    let verdict = training::validate(framework, old, request.object.as_ref()?);
+    Some((training::webhook_name(framework), verdict))
 }
 
 /// The stored objects, as exclusive placement reads them.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use berth_api::berth::NodeHealthConfiguration;
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
@@ -33,7 +34,9 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{AppWrapperWebhook, JobSetPodWebhook, JobSetWebhook, KueueWebhook};
+use crate::admission::{
+    AppWrapperWebhook, JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook,
+};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -65,12 +68,16 @@ pub struct ApiOptions {
     pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
+    /// Reaction to unhealthy nodes: pods of queued jobs avoid them.
+    pub node_health: Arc<NodeHealthConfiguration>,
     /// True if the controllers run in another process, which serves their API groups as an
     /// aggregated API server.
     pub controllers_elsewhere: bool,
     /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
     /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
+    /// True if training jobs are validated as by the webhooks of Kubeflow's training operator.
+    pub training_webhooks: bool,
 }
 
 /// An API server with Berth's kinds, roles and admission. Cheap to clone.
@@ -107,6 +114,10 @@ impl Apiserver {
         }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        config.admission.push(Arc::new(NodeHealthWebhook(options.node_health)));
+        if options.training_webhooks {
+            config.admission.push(Arc::new(TrainingWebhook));
+        }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(Figures { controllers: installed.clone(), operators: options.operators }));

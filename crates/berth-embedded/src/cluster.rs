@@ -18,6 +18,7 @@ use berth_cluster::storage::Folders;
 use berth_cluster::{MachineNode, ProcessNode};
 use berth_controllers::{Decisions, configuration, rights};
 use berth_network::Network;
+use berth_operators::autopilot::{AutopilotApi, Probe};
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
 use kube::Client;
@@ -26,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
+use crate::external;
 use crate::failure::ApiFailure;
 use crate::streams::Streams;
 
@@ -74,7 +76,7 @@ pub struct Options {
 }
 
 /// This machine as a node that runs the programs of its pods.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Node {
     /// Runtime, devices and kubelet options.
     pub process: ProcessNode,
@@ -84,6 +86,14 @@ pub struct Node {
     pub folders: Folders,
     /// The pod network, with the cluster's names and Services.
     pub network: Arc<Network>,
+    /// Measures the health of the machine's GPUs.
+    pub health: Arc<dyn Probe>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("name", &self.process.name).finish_non_exhaustive()
+    }
 }
 
 impl Options {
@@ -174,6 +184,7 @@ pub fn controller_configuration(value: Option<Value>) -> Result<berth_controller
 pub struct Embedded {
     server: ApiServer,
     streams: Streams,
+    autopilot: AutopilotApi,
     clock: Clock,
     stop: Option<oneshot::Sender<()>>,
     manager: JoinHandle<Result<(), ManagerError>>,
@@ -181,6 +192,11 @@ pub struct Embedded {
 
 /// User name of the controllers of this process.
 const CONTROLLER_USER: &str = rights::USER;
+
+/// A connection of controllers in this process.
+fn own_connection(server: &ApiServer, user: UserInfo) -> InProcess {
+    server.in_process(user).agent(AGENT).lean().long_watches()
+}
 
 impl Embedded {
     /// Starts a cluster on the current tokio runtime. Returns once the API responds and Berth's
@@ -193,8 +209,9 @@ impl Embedded {
     /// simulated cluster from their connections, so that the caller can observe requests.
     pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
-        let controllers = controller_configuration(options.configuration)?;
-        let operators = berth_operators::Options::from(&cluster.operators);
+        let mut controllers = controller_configuration(options.configuration)?;
+        external::take_over(&mut controllers, &cluster.operators);
+        let mut operators = berth_operators::Options::from(&cluster.operators);
         let api = Apiserver::start(ApiOptions {
             operators: operators.clone(),
             clock: options.clock.clone(),
@@ -204,8 +221,10 @@ impl Embedded {
             token_key: options.token_key,
             audit: options.audit,
             front_proxy: options.front_proxy,
+            node_health: operators.node_health.clone(),
             controllers_elsewhere: false,
             bare: false,
+            training_webhooks: cluster.operators.training,
             pod_security: options.pod_security,
         })
         .await?;
@@ -219,7 +238,9 @@ impl Embedded {
             root_ca,
             ..berth_cluster::Options::default()
         };
+        let autopilot = operators.autopilot.api.clone();
         let network = options.node.map(|node| {
+            operators.autopilot.probes.insert(node.machine.name.clone(), node.health);
             streams.add_node(&node.process.name, node.process.runtime.clone());
             cluster.process_nodes.push(node.process);
             cluster.machine = Some(node.machine);
@@ -228,16 +249,16 @@ impl Embedded {
         });
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
-            let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());
-            (connect(server.in_process(user).agent(AGENT).lean()), Some(Manager::new(machines, options.clock.clone())))
+            let machines = connect(own_connection(&server, UserInfo::master(CLUSTER_USER)));
+            (connect(own_connection(&server, user)), Some(Manager::in_process(machines, options.clock.clone())))
         } else {
-            (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).agent(AGENT).lean()), None)
+            (connect(own_connection(&server, UserInfo::master(CONTROLLER_USER))), None)
         };
-        let mut manager = Manager::new(client, options.clock.clone());
+        let mut manager = Manager::in_process(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
-            berth_operators::install(manager, &operators);
+            berth_operators::install(manager, operators);
             if let Some(network) = network {
                 berth_network::install(manager, network);
             }
@@ -262,7 +283,7 @@ impl Embedded {
                 None => controllers.await,
             }
         });
-        Ok(Self { server, streams, clock: options.clock, stop: Some(stop), manager })
+        Ok(Self { server, streams, autopilot, clock: options.clock, stop: Some(stop), manager })
     }
 
     /// Cluster time.
@@ -279,6 +300,11 @@ impl Embedded {
     /// simulated.
     pub fn streams(&self) -> Streams {
         self.streams.clone()
+    }
+
+    /// The HTTP API and the metrics of the nodes' health agents.
+    pub fn autopilot(&self) -> AutopilotApi {
+        self.autopilot.clone()
     }
 
     /// A client with all permissions whose objects have no `managedFields`.

@@ -10,6 +10,7 @@ mod admission;
 pub mod api;
 mod cluster;
 mod explanations;
+mod external;
 mod failure;
 mod metrics;
 mod streams;

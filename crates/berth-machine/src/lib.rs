@@ -12,8 +12,10 @@ mod assigned;
 mod facts;
 mod figures;
 mod gpu;
+pub mod health;
 mod labels;
 mod text;
+mod tool;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use berth_pod_runtime::{Machine, MachineFacts, Margin, Pressure};
 pub use assigned::{AssignedDevices, AssignmentError};
 pub use figures::Figures;
 pub use gpu::{DeviceFileError, FoundDevice, declared, detect, device_env};
+pub use health::HealthTools;
+pub use tool::ToolError;
 
 /// The machine on which this process runs.
 #[derive(Clone, Debug)]

@@ -6,11 +6,18 @@
 //! kubelet nor the API server.
 
 pub mod appwrapper;
+pub mod autopilot;
 pub mod health;
+pub mod mpi;
 pub mod ray;
+pub mod slack_queue;
+pub mod training;
 mod unattended;
 
-use berth_api::berth::OperatorConfiguration;
+use std::sync::Arc;
+
+use berth_api::appwrapper::AppWrapperConfiguration;
+use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
 /// The operators that run.
@@ -20,12 +27,47 @@ pub struct Options {
     pub ray: bool,
     /// AppWrapper, as its own controller runs it.
     pub app_wrappers: Option<appwrapper::Options>,
+    /// Reaction to unhealthy nodes.
+    pub node_health: Arc<NodeHealthConfiguration>,
+    /// Name of the slack queue; empty if there is none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: autopilot::Options,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, as Kubeflow's training operator runs
+    /// them.
+    pub training: bool,
+    /// MPIJob, as Kubeflow's MPI operator runs it.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together.
+    pub gang_scheduler: Option<String>,
 }
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        let app_wrappers = || appwrapper::Options::new(configuration.app_wrapper_configuration.clone());
-        Self { ray: configuration.ray, app_wrappers: configuration.app_wrappers.then(app_wrappers) }
+        let wrappers = &configuration.app_wrapper_configuration;
+        // AppWrapper's own file has the settings of node health and of the slack queue, too.
+        let is_default = |health: &NodeHealthConfiguration| *health == NodeHealthConfiguration::default();
+        let node_health =
+            if is_default(&configuration.node_health) { &wrappers.autopilot } else { &configuration.node_health };
+        let app_wrappers = || {
+            let autopilot = if is_default(&wrappers.autopilot) { node_health } else { &wrappers.autopilot };
+            appwrapper::Options::new(AppWrapperConfiguration { autopilot: autopilot.clone(), ..wrappers.clone() })
+        };
+        let slack_queue =
+            if configuration.slack_queue.is_empty() { &wrappers.slack_queue_name } else { &configuration.slack_queue };
+        Self {
+            ray: configuration.ray,
+            app_wrappers: configuration.app_wrappers.then(app_wrappers),
+            training: configuration.training,
+            mpi: configuration.mpi,
+            gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
+            node_health: Arc::new(node_health.clone()),
+            slack_queue: slack_queue.clone(),
+            autopilot: autopilot::Options {
+                configuration: Arc::new(configuration.autopilot.clone()),
+                ..autopilot::Options::default()
+            },
+        }
     }
 }
 
@@ -44,12 +86,21 @@ impl Options {
 }
 
 /// Adds the operators to the manager. Objects of an operator that is off get an event about it.
-pub fn install(manager: &mut Manager, options: &Options) {
+pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
     if let Some(options) = &options.app_wrappers {
         appwrapper::install(manager, options);
     }
-    unattended::install(manager, options);
+    autopilot::install(manager, options.autopilot.clone());
+    health::monitor::install(manager, options.node_health.clone());
+    slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
+    if options.training {
+        training::install(manager, options.gang_scheduler.as_deref());
+    }
+    if options.mpi {
+        mpi::install(manager, options.gang_scheduler.as_deref());
+    }
+    unattended::install(manager, &options);
 }

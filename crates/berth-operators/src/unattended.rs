@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use berth_api::frameworks::{
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob,
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob,
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -38,8 +38,8 @@ macro_rules! kinds {
 }
 
 kinds!(
-    AppWrapper, JAXJob, MPIJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob, TrainJob,
-    XGBoostJob
+    AppWrapper, JAXJob, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob, RayService, TFJob,
+    TrainJob, XGBoostJob
 );
 
 /// Watches the kinds that none of Berth's running operators reconciles.
@@ -52,13 +52,21 @@ pub fn install(manager: &mut Manager, options: &Options) {
         watch::<RayService>(manager, what);
         watch::<RayCronJob>(manager, what);
     }
-    let training = "Berth has no operator for it; install Kubeflow's training operator";
-    watch::<PyTorchJob>(manager, training);
-    watch::<TFJob>(manager, training);
-    watch::<XGBoostJob>(manager, training);
-    watch::<PaddleJob>(manager, training);
-    watch::<JAXJob>(manager, training);
-    watch::<MPIJob>(manager, "Berth has no operator for it; install Kubeflow's MPI operator");
+    watch::<MXJob>(manager, "Kubeflow has no operator for it any more; use another kind of training job");
+    if !options.training {
+        let what = "Berth's own training operator is off (operators.training of the ClusterConfiguration); turn it \
+                    on, or install Kubeflow's training operator";
+        watch::<PyTorchJob>(manager, what);
+        watch::<TFJob>(manager, what);
+        watch::<XGBoostJob>(manager, what);
+        watch::<PaddleJob>(manager, what);
+        watch::<JAXJob>(manager, what);
+    }
+    if !options.mpi {
+        let what = "Berth's own MPI operator is off (operators.mpi of the ClusterConfiguration); turn it on, or \
+                    install Kubeflow's MPI operator";
+        watch::<MPIJob>(manager, what);
+    }
     watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
     if options.app_wrappers.is_none() {
         let what = "Berth's own operator for AppWrappers is off (operators.appWrappers of the ClusterConfiguration); \

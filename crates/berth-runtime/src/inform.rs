@@ -25,6 +25,7 @@ pub(crate) const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 /// The source of a cache.
 pub(crate) struct Source<K> {
     pub(crate) api: Api<Undecoded<K>>,
+    pub(crate) watches: watcher::Config,
     pub(crate) cache: Cache<K>,
     pub(crate) clock: Clock,
     /// True if the manager waits until this cache is filled, regardless of the time that takes. It
@@ -42,8 +43,8 @@ where
 {
     /// Lists and watches. Lists again if the watch was interrupted for too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
-        let Self { api, cache, clock, required, gate } = self;
-        let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
+        let Self { api, watches, cache, clock, required, gate } = self;
+        let mut stream = pin!(watcher(api.clone(), watches.clone()));
         let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut backoff = WATCH_BACKOFF_BASE;
         while let Some(event) = stream.next().await {

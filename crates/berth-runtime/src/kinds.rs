@@ -80,9 +80,10 @@ impl Kinds {
     }
 
     /// Returns the task that follows the definitions of the requested kinds.
-    pub(crate) fn follow(self, client: Client, clock: Clock) -> Follower {
+    pub(crate) fn follow(self, client: Client, watches: watcher::Config, clock: Clock) -> Follower {
         let definitions = ApiResource::erase::<CustomResourceDefinition>(&());
-        Follower { kinds: self, read: Api::all_with(client.clone(), &definitions), watch: Api::all(client), clock }
+        let read = Api::all_with(client.clone(), &definitions);
+        Follower { kinds: self, read, watch: Api::all(client), watches, clock }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kind>> {
@@ -145,6 +146,7 @@ impl Kinds {
 pub(crate) struct Follower {
     kinds: Kinds,
     watch: Api<PartialObjectMeta<CustomResourceDefinition>>,
+    watches: watcher::Config,
     read: Api<DynamicObject>,
     clock: Clock,
 }
@@ -152,7 +154,7 @@ pub(crate) struct Follower {
 impl Follower {
     /// Runs until dropped. `synced` becomes true when the state of every kind is known.
     pub(crate) async fn run(self, synced: watch::Sender<bool>) {
-        let mut stream = pin!(watcher(self.watch.clone(), watcher::Config::default()));
+        let mut stream = pin!(watcher(self.watch.clone(), self.watches.clone()));
         let mut shown = BTreeSet::new();
         let mut backoff = WATCH_BACKOFF_BASE;
         while let Some(event) = stream.next().await {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
@@ -51,6 +52,7 @@ pub enum ManagerError {
 /// [`Manager::renew`] installs new controllers.
 pub struct Manager {
     client: Client,
+    watches: watcher::Config,
     clock: Clock,
     recorder: Recorder,
     events: Option<BoxFuture<()>>,
@@ -96,6 +98,7 @@ impl Manager {
         let (recorder, events) = Recorder::new(client.clone(), clock.clone());
         Self {
             client,
+            watches: watcher::Config::default(),
             clock,
             recorder,
             events: Some(Box::pin(events)),
@@ -111,6 +114,17 @@ impl Manager {
             controllers: Vec::new(),
             tasks: Vec::new(),
         }
+    }
+
+    /// Creates a manager whose client is connected to an API server in this process. Its watches are
+    /// never restarted for being idle: such a connection cannot be lost unnoticed.
+    pub fn in_process(client: Client, clock: Clock) -> Self {
+        Self { watches: watcher::Config::default().timeout(0), ..Self::new(client, clock) }
+    }
+
+    /// Returns the options of this manager's watches.
+    pub fn watches(&self) -> watcher::Config {
+        self.watches.clone()
     }
 
     /// Returns the client for writes.
@@ -177,6 +191,7 @@ impl Manager {
         let cache: Cache<K> = Cache::new();
         let source = Source {
             api: Api::<Undecoded<K>>::all(self.client.clone()),
+            watches: self.watches.clone(),
             cache: cache.clone(),
             clock: self.clock.clone(),
             required,
@@ -186,7 +201,7 @@ impl Manager {
             Box::new(move |synced| Box::pin(async move { source.inform(&synced).await }))
         } else {
             if self.kinds.is_empty() {
-                let kinds = self.kinds.clone().follow(self.client.clone(), self.clock.clone());
+                let kinds = self.kinds.clone().follow(self.client.clone(), self.watches.clone(), self.clock.clone());
                 let definitions = (Definition::group(&()).into_owned(), Definition::plural(&()).into_owned());
                 self.add_informer(definitions, |synced| Box::pin(kinds.run(synced)));
             }

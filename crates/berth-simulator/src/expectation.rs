@@ -13,12 +13,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::explained;
+use crate::history::HistoryExpectation;
+use crate::manifest::substitute;
 use crate::path::{FieldPath, plain};
 use crate::resource::{Reference, ResourceError, Resources};
 use crate::scenario::{Show, duration};
 use crate::table::Table;
 
-/// One expectation. Exactly one of `object`, `count`, `table` and `explanation` is set.
+/// One expectation. Exactly one of `object`, `count`, `table`, `explanation` and `history` is set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Expectation {
@@ -40,6 +42,9 @@ pub struct Expectation {
     /// Fields of the explanation of a workload.
     #[serde(default)]
     pub explanation: Option<ExplanationExpectation>,
+    /// Values that a field has had since the start of the step.
+    #[serde(default)]
+    pub history: Option<HistoryExpectation>,
 }
 
 /// Fields of one object.
@@ -93,6 +98,9 @@ pub struct CountExpectation {
     /// Expected number per value of the `groupBy` field. An unlisted value must not occur.
     #[serde(default)]
     pub groups: BTreeMap<String, Matcher>,
+    /// Expected number of different values of the `groupBy` field, if `groups` is empty.
+    #[serde(default)]
+    pub distinct: Option<Matcher>,
 }
 
 /// Cells of a table, as kubectl prints them.
@@ -206,7 +214,27 @@ impl std::fmt::Display for Matcher {
     }
 }
 
+/// Matchers with the values of variables.
+fn with_variables<K: Clone + Ord>(
+    matchers: &BTreeMap<K, Matcher>,
+    variables: &BTreeMap<String, String>,
+) -> BTreeMap<K, Matcher> {
+    matchers.iter().map(|(key, matcher)| (key.clone(), matcher.with(variables))).collect()
+}
+
 impl Matcher {
+    /// The matcher with the values of variables. A regular expression has none: `$` is its own.
+    fn with(&self, variables: &BTreeMap<String, String>) -> Self {
+        match self {
+            Self::Equals(Value::String(text)) => Self::Equals(Value::String(substitute(text, variables))),
+            Self::Contains(text) => Self::Contains(substitute(text, variables)),
+            Self::ContainsField(field) => {
+                Self::ContainsField(FieldReference { of: field.of.with(variables), path: field.path.clone() })
+            }
+            other => other.clone(),
+        }
+    }
+
     /// True if the printed values that a path selects match. With several values, one match is
     /// enough.
     async fn accepts(&self, seen: &[String], resources: &Resources) -> Result<bool, ResourceError> {
@@ -248,7 +276,47 @@ impl Expectation {
         if let Some(explanation) = &self.explanation {
             return format!("explanation of {}", explanation.of);
         }
+        if let Some(history) = &self.history {
+            return format!("{} of {}", history.path, history.of);
+        }
         self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
+    }
+
+    /// The expectation with the values of variables.
+    #[must_use]
+    pub(crate) fn with(&self, variables: &BTreeMap<String, String>) -> Self {
+        let mut made = self.clone();
+        let text = |text: &mut Option<String>| {
+            if let Some(text) = text {
+                *text = substitute(text, variables);
+            }
+        };
+        if let Some(object) = &mut made.object {
+            object.is = object.is.with(variables);
+            object.fields = with_variables(&object.fields, variables);
+        }
+        if let Some(count) = &mut made.count {
+            text(&mut count.namespace);
+            text(&mut count.selector);
+            count.filter = with_variables(&count.filter, variables);
+            let groups = std::mem::take(&mut count.groups);
+            count.groups = groups.into_iter().map(|(group, number)| (substitute(&group, variables), number)).collect();
+        }
+        if let Some(table) = &mut made.table {
+            text(&mut table.namespace);
+            text(&mut table.selector);
+            let rows = std::mem::take(&mut table.rows).into_iter();
+            table.rows =
+                rows.map(|(row, cells)| (substitute(&row, variables), with_variables(&cells, variables))).collect();
+        }
+        if let Some(explanation) = &mut made.explanation {
+            explanation.of = substitute(&explanation.of, variables);
+            explanation.fields = with_variables(&explanation.fields, variables);
+        }
+        if let Some(history) = &mut made.history {
+            history.of = history.of.with(variables);
+        }
+        made
     }
 
     /// Kinds of the objects that the outcome depends on.
@@ -261,6 +329,7 @@ impl Expectation {
             (.., Some(table)) => {
                 (Some(&table.of), table.rows.values().flat_map(BTreeMap::values).chain(table.others.values()).collect())
             }
+            _ if self.history.is_some() => (self.history.as_ref().map(|history| &*history.of.kind), Vec::new()),
             _ => {
                 let explanation = self.explanation.as_ref();
                 let matchers = explanation.into_iter().flat_map(|explanation| explanation.fields.values());
@@ -274,14 +343,18 @@ impl Expectation {
         own.into_iter().chain(others).collect()
     }
 
-    /// Compares the expected values with the API's current state.
-    pub async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
-        match (&self.object, &self.count, &self.table, &self.explanation) {
-            (Some(object), None, None, None) => object.check(resources).await,
-            (None, Some(count), None, None) => count.check(resources).await,
-            (None, None, Some(table), None) => table.check(resources).await,
-            (None, None, None, Some(explanation)) => explanation.check(resources).await,
-            _ => Ok(vec!["expected exactly one of object, count, table and explanation in this expectation".into()]),
+    /// Compares the expected values with the API's current state. `since` is the API's revision at
+    /// the start of the step.
+    pub async fn check(&self, resources: &Resources, since: Option<&str>) -> Result<Differences, ResourceError> {
+        match (&self.object, &self.count, &self.table, &self.explanation, &self.history) {
+            (Some(object), None, None, None, None) => object.check(resources).await,
+            (None, Some(count), None, None, None) => count.check(resources).await,
+            (None, None, Some(table), None, None) => table.check(resources).await,
+            (None, None, None, Some(explanation), None) => explanation.check(resources).await,
+            (None, None, None, None, Some(history)) => history.check(resources, since).await,
+            _ => Ok(vec![
+                "expected exactly one of object, count, table, explanation and history in this expectation".into(),
+            ]),
         }
     }
 }
@@ -341,7 +414,18 @@ impl CountExpectation {
                 differences.push(format!("number of {}{filter}: expected {matcher}, found {seen}", self.of));
             }
         }
-        if let Some(path) = &self.group_by {
+        if let (Some(path), Some(matcher)) = (&self.group_by, &self.distinct) {
+            let values: BTreeSet<String> = objects.iter().flat_map(|object| path.find(object)).map(plain).collect();
+            let seen = values.len().to_string();
+            if !matcher.accepts(std::slice::from_ref(&seen), resources).await? {
+                let values: Vec<String> = values.into_iter().collect();
+                differences.push(format!(
+                    "different {path} of {}{filter}: expected {matcher}, found {seen} ({})",
+                    self.of,
+                    values.join(", ")
+                ));
+            }
+        } else if let Some(path) = &self.group_by {
             let mut groups: BTreeMap<String, usize> = self.groups.keys().map(|key| (key.clone(), 0)).collect();
             for object in &objects {
                 let value = path.find(object).first().map_or_else(|| "<none>".to_owned(), |value| plain(value));

@@ -1,5 +1,6 @@
 //! Faults that a scenario injects, through the Kubernetes API.
 
+use berth_api::berth::{FAULTS_ANNOTATION, NodeFaults};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde::Deserialize;
 use serde_json::json;
@@ -15,6 +16,8 @@ pub enum Fault {
     NodesLost(NodesLost),
     /// A pod fails with an exit code, as when its program crashes.
     PodFailed(PodFailed),
+    /// Simulated nodes have these faults from now on, in place of those of an earlier action.
+    NodeFaults(FaultyNodes),
     /// A condition is set on an object's status in place of its controller, such as
     /// `CapacityRevoked` on a ProvisioningRequest.
     Condition(ConditionFault),
@@ -33,6 +36,21 @@ pub struct NodesLost {
 
 fn one() -> usize {
     1
+}
+
+/// The nodes that get faults.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct FaultyNodes {
+    /// Label selector.
+    #[serde(default)]
+    pub selector: String,
+    /// Number of nodes, in name order. Default: 1.
+    #[serde(default = "one")]
+    pub count: usize,
+    /// The faults; empty if the nodes are healthy again.
+    #[serde(default)]
+    pub faults: NodeFaults,
 }
 
 /// The pod that fails, and its exit code.
@@ -114,6 +132,23 @@ impl Fault {
                     "berth.dev/fail-now": "true", "berth.dev/exit-code": fault.exit_code.to_string()}}});
                 api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(failed(&name))?;
                 Ok(format!("failed pod {}/{name} with exit code {}", fault.namespace, fault.exit_code))
+            }
+            Self::NodeFaults(fault) => {
+                let api = resources.by_name("nodes").await?.everywhere(resources.client());
+                let params = ListParams::default().labels(&fault.selector);
+                let nodes = api.list(&params).await.map_err(failed("nodes"))?.items;
+                let mut names: Vec<String> = nodes.into_iter().filter_map(|node| node.metadata.name).collect();
+                names.sort();
+                names.truncate(fault.count);
+                let is_healthy = fault.faults == NodeFaults::default();
+                let text = serde_json::to_string(&fault.faults).unwrap_or_default();
+                let value = (!is_healthy).then_some(&text);
+                let patch = json!({"metadata": {"annotations": {FAULTS_ANNOTATION: value}}});
+                for name in &names {
+                    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(failed(name))?;
+                }
+                let shown = if is_healthy { "no faults" } else { &text };
+                Ok(format!("{} node(s) have {shown}: {}", names.len(), names.join(", ")))
             }
             Self::Condition(fault) => {
                 let found = resources.by_name(&fault.object.kind).await?;

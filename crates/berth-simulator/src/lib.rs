@@ -14,6 +14,7 @@ pub mod expectation;
 mod explained;
 pub mod fault;
 mod followed;
+pub mod history;
 pub mod manifest;
 pub mod path;
 pub mod report;

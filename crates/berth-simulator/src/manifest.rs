@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use serde_json::Value;
 
 use crate::ahead::Ahead;
@@ -141,27 +141,35 @@ pub(crate) fn read(
 
 impl Manifest {
     /// Creates the object, or updates it with server-side apply if it exists. Returns `created` or
-    /// `configured`.
-    pub async fn apply(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
+    /// `configured`, and the object's name.
+    pub async fn apply(
+        &self,
+        resources: &Resources,
+        namespace: Option<&str>,
+    ) -> Result<(&'static str, String), ManifestError> {
         let (found, object) = self.typed(resources, namespace).await?;
         let api = found.api(resources.client(), object.metadata.namespace.as_deref());
         let name = object.metadata.name.clone().unwrap_or_default();
         match api.create(&post_params(), &object).await {
-            Ok(_) => return Ok("created"),
+            Ok(created) => return Ok(("created", created.name_any())),
             Err(error) if berth_runtime::is_already_exists(&error) => {}
             Err(source) => return Err(self.failed(source)),
         }
         let params = PatchParams::apply(FIELD_MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&object)).await.map_err(|source| self.failed(source))?;
-        Ok("configured")
+        Ok(("configured", name))
     }
 
-    /// Creates the object, which must not exist. Returns `created`.
-    pub async fn create(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
+    /// Creates the object, which must not exist. Returns `created`, and the object's name.
+    pub async fn create(
+        &self,
+        resources: &Resources,
+        namespace: Option<&str>,
+    ) -> Result<(&'static str, String), ManifestError> {
         let (found, object) = self.typed(resources, namespace).await?;
         let api = found.api(resources.client(), object.metadata.namespace.as_deref());
-        api.create(&post_params(), &object).await.map_err(|source| self.failed(source))?;
-        Ok("created")
+        let created = api.create(&post_params(), &object).await.map_err(|source| self.failed(source))?;
+        Ok(("created", created.name_any()))
     }
 
     /// Deletes the object if it exists. Returns `deleted` or `absent`.
@@ -181,7 +189,9 @@ impl Manifest {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let group = text(&self.object["apiVersion"]).split_once('/').map(|(group, _)| format!(".{group}"));
         let kind = text(&self.object["kind"]).to_lowercase();
-        format!("{kind}{}/{}", group.unwrap_or_default(), text(&self.object["metadata"]["name"]))
+        let metadata = &self.object["metadata"];
+        let name = if metadata["name"].is_string() { &metadata["name"] } else { &metadata["generateName"] };
+        format!("{kind}{}/{}", group.unwrap_or_default(), text(name))
     }
 
     async fn typed(

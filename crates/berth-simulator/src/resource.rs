@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::followed::{Collections, Lines, Read, read_now};
+use crate::manifest::substitute;
 
 /// The `Accept` header with which kubectl requests Tables.
 const ACCEPT_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -40,6 +41,23 @@ pub struct Reference {
     /// In place of a name: the object's owner, as `Kind/name`.
     #[serde(default)]
     pub owned_by: Option<String>,
+    /// In place of a name: a label selector. The first object in name order is meant.
+    #[serde(default)]
+    pub selector: Option<String>,
+}
+
+impl Reference {
+    /// The reference with the values of variables.
+    pub(crate) fn with(&self, variables: &BTreeMap<String, String>) -> Self {
+        let value = |text: &Option<String>| text.as_ref().map(|text| substitute(text, variables));
+        Self {
+            kind: self.kind.clone(),
+            namespace: value(&self.namespace),
+            name: value(&self.name),
+            owned_by: value(&self.owned_by),
+            selector: value(&self.selector),
+        }
+    }
 }
 
 impl std::fmt::Display for Reference {
@@ -48,10 +66,11 @@ impl std::fmt::Display for Reference {
         if let Some(namespace) = &self.namespace {
             write!(f, " {namespace}")?;
         }
-        match (&self.name, &self.owned_by) {
-            (Some(name), _) => write!(f, "/{name}"),
-            (None, Some(owner)) => write!(f, " owned by {owner}"),
-            (None, None) => Ok(()),
+        match (&self.name, &self.owned_by, &self.selector) {
+            (Some(name), ..) => write!(f, "/{name}"),
+            (None, Some(owner), _) => write!(f, " owned by {owner}"),
+            (None, None, Some(selector)) => write!(f, " with {selector}"),
+            (None, None, None) => Ok(()),
         }
     }
 }
@@ -62,9 +81,9 @@ pub enum ResourceError {
     /// The API does not serve the kind.
     #[error("the API serves no resource or kind {0:?}")]
     UnknownKind(String),
-    /// A reference has neither a name nor an owner.
-    #[error("{0}: expected name or ownedBy")]
-    Unnamed(Reference),
+    /// A reference has neither a name nor an owner nor a selector.
+    #[error("{0}: expected name, ownedBy or selector")]
+    Unnamed(Box<Reference>),
     /// The API rejected the request or failed.
     #[error("{what}")]
     Api {
@@ -124,7 +143,7 @@ impl Found {
         self.url(namespace) + &query.unwrap_or_default()
     }
 
-    fn url(&self, namespace: Option<&str>) -> String {
+    pub(crate) fn url(&self, namespace: Option<&str>) -> String {
         let resource = &self.resource;
         let mut url = match resource.group.as_str() {
             "" => format!("/api/{}", resource.version),
@@ -291,9 +310,13 @@ impl Resources {
             let object = api.get_opt(name).await.map_err(failed)?;
             return Ok(object.map(|object| Arc::new(to_value(object))));
         }
-        let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
-        let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
         let namespace = reference.namespace.as_deref().unwrap_or("default");
+        if let (None, Some(selector)) = (&reference.owned_by, &reference.selector) {
+            let objects = self.list(&found, Some(namespace), Some(selector)).await?;
+            return Ok(objects.into_iter().next());
+        }
+        let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))?;
+        let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))?;
         let objects = self.list(&found, Some(namespace), None).await?;
         Ok(objects.into_iter().find(|object| {
             let owners = object["metadata"]["ownerReferences"].as_array();

@@ -16,10 +16,12 @@ use crate::ahead::{Ahead, Combinations};
 use crate::expectation::{Differences, Expectation};
 use crate::explained;
 use crate::manifest::{self, Manifest, ManifestError};
+use crate::path::plain;
 use crate::report::Report;
 use crate::resource::{Changes, ResourceError, Resources};
 use crate::scenario::{
-    Action, ClusterSource, DeleteAction, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show, Step,
+    Action, DeleteAction, ManifestSet, PatchAction, RefusedAction, RememberAction, Scenario, ScenarioError, Show,
+    Source, Step,
 };
 use crate::table::Table;
 
@@ -85,6 +87,14 @@ pub enum ActionError {
         /// Differences at the deadline.
         differences: String,
     },
+    /// A value that should become a variable does not exist.
+    #[error("{object}: {path}: there is no value to remember")]
+    NoValue {
+        /// The object.
+        object: String,
+        /// The field.
+        path: String,
+    },
     /// An object that the API had to reject was accepted, or rejected for another reason.
     #[error("expected {what} to be rejected with {expected:?}, found: {found}")]
     NotRefused {
@@ -118,7 +128,8 @@ pub fn run_with(
     let scenario = Scenario::load(path)?;
     let base = path.parent().map(Path::to_owned).unwrap_or_default();
     let variables = scenario.resolve_variables(given)?;
-    let cluster = cluster_of(&scenario, path, &base)?;
+    let cluster = value_of(&scenario.spec.cluster, &base)?;
+    let configuration = scenario.spec.configuration.as_ref().map(|source| value_of(source, &base)).transpose()?;
     let manifests = scenario.spec.manifests.as_ref().map_or_else(|| base.clone(), |folder| base.join(folder));
     let ahead = Ahead::of(&scenario, &manifests, &variables);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -128,8 +139,7 @@ pub fn run_with(
         .map_err(RunError::Runtime)?;
     runtime.block_on(async {
         let clock = Clock::scaled(scenario.spec.start, 1.0);
-        let mut options =
-            Options::in_memory(clock.clone(), scenario.spec.seed, Some(cluster), scenario.spec.configuration.clone());
+        let mut options = Options::in_memory(clock.clone(), scenario.spec.seed, Some(cluster), configuration);
         change(&mut options);
         let embedded = Embedded::start(options).await?;
         let client = embedded.observer();
@@ -139,15 +149,16 @@ pub fn run_with(
     })
 }
 
-fn cluster_of(scenario: &Scenario, path: &Path, base: &Path) -> Result<Value, ScenarioError> {
-    match &scenario.spec.cluster {
-        ClusterSource::Inline(value) => Ok(value.clone()),
-        ClusterSource::File(file) => {
-            let file = base.join(file);
+/// An inline value, or that of a file relative to the scenario's folder.
+fn value_of(source: &Source, base: &Path) -> Result<Value, ScenarioError> {
+    match source {
+        Source::Inline(value) => Ok(value.clone()),
+        Source::File(file) => {
+            let path = base.join(file);
             let text =
-                std::fs::read_to_string(&file).map_err(|source| ScenarioError::Read { path: file.clone(), source })?;
+                std::fs::read_to_string(&path).map_err(|source| ScenarioError::Read { path: path.clone(), source })?;
             serde_saphyr::from_str(&text)
-                .map_err(|error| ScenarioError::Invalid { path: path.to_owned(), problem: error.to_string() })
+                .map_err(|error| ScenarioError::Invalid { path: path.clone(), problem: error.to_string() })
         }
     }
 }
@@ -160,6 +171,8 @@ struct Run<'a> {
     resources: Resources,
     clock: Clock,
     report: Report<'a>,
+    /// The API's revision at the start of the current step.
+    since: Option<String>,
 }
 
 impl<'a> Run<'a> {
@@ -173,7 +186,7 @@ impl<'a> Run<'a> {
         sink: &'a mut dyn FnMut(&str),
     ) -> Self {
         let report = Report::new(clock.now(), sink);
-        Self { scenario, manifests, variables, ahead, resources: Resources::new(client), clock, report }
+        Self { scenario, manifests, variables, ahead, resources: Resources::new(client), clock, report, since: None }
     }
 
     async fn execute(mut self) -> Result<Outcome, RunError> {
@@ -200,6 +213,7 @@ impl<'a> Run<'a> {
 
     async fn step(&mut self, step: &Step) -> Result<(), ActionError> {
         self.report.heading(&step.name, self.clock.now());
+        self.since = self.resources.revision().await?;
         let acting = match &step.as_user {
             Some(user) => Resources::new(manifest::impersonate(self.resources.client(), user)),
             None => self.resources.clone(),
@@ -229,13 +243,14 @@ impl<'a> Run<'a> {
     /// Checks the expectation until it holds or its time limit has elapsed. Returns the differences
     /// of the last check.
     async fn evaluate(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
+        let expectation = &expectation.with(&self.variables);
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
         let started = self.clock.now();
         let seen = self.resources.revision().await?;
         let mut changes: Option<Changes> = None;
         loop {
-            let differences = expectation.check(&self.resources).await?;
+            let differences = expectation.check(&self.resources, self.since.as_deref()).await?;
             if differences.is_empty() || self.clock.now() >= deadline {
                 return Ok(differences);
             }
@@ -278,6 +293,7 @@ impl<'a> Run<'a> {
                     differences: differences.join("; "),
                 })
             }
+            Action::Remember(remember) => self.remember(remember).await,
             Action::Fault(fault) => {
                 let line = fault.inject(&self.resources, self.clock.now()).await?;
                 self.report.line(&format!("  fault: {line}"));
@@ -297,12 +313,15 @@ impl<'a> Run<'a> {
         while let Some(variables) = combinations.values(&self.variables) {
             for manifest in self.read(set, &variables)? {
                 let namespace = set.namespace.as_deref();
-                let verb = if create {
+                let (verb, name) = if create {
                     manifest.create(acting, namespace).await?
                 } else {
                     manifest.apply(acting, namespace).await?
                 };
                 *done.entry(verb).or_default() += 1;
+                if let Some(variable) = &set.remember {
+                    self.variables.insert(manifest::substitute(variable, &variables), name);
+                }
             }
             self.clock.sleep(set.pause).await;
             for finished in combinations.advance() {
@@ -342,6 +361,7 @@ impl<'a> Run<'a> {
             self.report.line(&format!("  {} {verb}", manifest.title()));
         }
         if let Some(reference) = &delete.object {
+            let reference = &reference.with(&self.variables);
             let name = self.name_of(reference).await?;
             let found = acting.by_name(&reference.kind).await?;
             let api = found.api(acting.client(), reference.namespace.as_deref());
@@ -354,9 +374,10 @@ impl<'a> Run<'a> {
     }
 
     async fn patch(&mut self, patch: &PatchAction, acting: &Resources) -> Result<(), ActionError> {
-        let name = self.name_of(&patch.object).await?;
-        let found = acting.by_name(&patch.object.kind).await?;
-        let api = found.api(acting.client(), patch.object.namespace.as_deref());
+        let object = &patch.object.with(&self.variables);
+        let name = self.name_of(object).await?;
+        let found = acting.by_name(&object.kind).await?;
+        let api = found.api(acting.client(), object.namespace.as_deref());
         let (params, body) = (PatchParams::default(), Patch::Merge(&patch.merge));
         let answer = match &patch.subresource {
             Some(subresource) => api.patch_subresource(subresource, &name, &params, &body).await,
@@ -367,13 +388,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Stores the value of a field as a variable.
+    async fn remember(&mut self, remember: &RememberAction) -> Result<(), ActionError> {
+        let of = remember.of.with(&self.variables);
+        let object = self.resources.get(&of).await?;
+        let values = object.as_ref().map(|object| remember.path.find(object)).unwrap_or_default();
+        let value = values
+            .first()
+            .map(|value| plain(value))
+            .ok_or_else(|| ActionError::NoValue { object: of.to_string(), path: remember.path.to_string() })?;
+        self.report.line(&format!("  {} is {value}", remember.name));
+        self.variables.insert(remember.name.clone(), value);
+        Ok(())
+    }
+
     async fn name_of(&self, reference: &crate::resource::Reference) -> Result<String, ResourceError> {
         if let Some(name) = &reference.name {
             return Ok(name.clone());
         }
         let object = self.resources.get(reference).await?;
         let name = object.as_ref().and_then(|object| object["metadata"]["name"].as_str());
-        name.map(str::to_owned).ok_or_else(|| ResourceError::Unnamed(reference.clone()))
+        name.map(str::to_owned).ok_or_else(|| ResourceError::Unnamed(Box::new(reference.clone())))
     }
 
     async fn refused(&mut self, refused: &RefusedAction, acting: &Resources) -> Result<(), ActionError> {

@@ -69,11 +69,11 @@ pub struct Spec {
     #[serde(default)]
     pub variables: BTreeMap<String, Option<String>>,
     /// The cluster: an inline `ClusterConfiguration` spec, or the path of a file with one.
-    pub cluster: ClusterSource,
+    pub cluster: Source,
     /// Configuration of Berth's controllers: an inline Kueue `Configuration`, or the path of a
     /// file with one.
     #[serde(default)]
-    pub configuration: Option<Value>,
+    pub configuration: Option<Source>,
     /// Tables printed after every step that has no `show` of its own.
     #[serde(default)]
     pub show: Vec<Show>,
@@ -81,10 +81,10 @@ pub struct Spec {
     pub steps: Vec<Step>,
 }
 
-/// Source of the cluster's description.
+/// Source of a description of the cluster or its controllers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum ClusterSource {
+pub enum Source {
     /// A file, relative to the scenario file.
     File(PathBuf),
     /// The description itself.
@@ -145,6 +145,8 @@ pub enum Action {
     /// Wait until an expectation is true, at most for its `within`. If it does not become true, the
     /// scenario fails.
     WaitUntil(Expectation),
+    /// Store the value of a field as a variable.
+    Remember(RememberAction),
     /// Inject a fault.
     Fault(Fault),
     /// Try to create an object that the API must reject with a message that contains a given
@@ -173,6 +175,10 @@ pub struct ManifestSet {
     /// Namespace of namespaced objects that have none.
     #[serde(default)]
     pub namespace: Option<String>,
+    /// A variable that gets the name of the last object, for objects with `generateName`. It may
+    /// contain variables of `forEach`, as in `job-${index}`.
+    #[serde(default)]
+    pub remember: Option<String>,
 }
 
 /// A loop variable.
@@ -211,6 +217,18 @@ pub struct PatchAction {
     /// `status` or `scale`. Absent: the object itself.
     #[serde(default)]
     pub subresource: Option<String>,
+}
+
+/// A value to store as a variable. Later actions and expectations use it as `${name}`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RememberAction {
+    /// Name of the variable.
+    pub name: String,
+    /// The object. With a selector, the first object in name order.
+    pub of: Reference,
+    /// The field, which must exist.
+    pub path: crate::path::FieldPath,
 }
 
 /// A request that the API must reject.

@@ -58,7 +58,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let figures = operators.clone();
     let install: component::Install = Box::new(move |manager| {
         berth_cluster::install(manager, cluster.clone());
-        berth_operators::install(manager, &operators);
+        berth_operators::install(manager, operators.clone());
     });
     install(&mut manager);
     let caches = manager.cache_state();

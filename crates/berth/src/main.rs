@@ -17,7 +17,9 @@ mod image;
 mod install;
 mod journal;
 mod node;
+mod node_health;
 mod run;
+mod team;
 mod time;
 mod unqueued;
 mod up;
@@ -63,6 +65,8 @@ enum Command {
     Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
+    /// Create, list and delete teams that share a cluster: namespaces, quotas, queues and users.
+    Team(team::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
+        Command::Team(options) => team::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use tokio::task::JoinSet;
 
 use crate::front::Front;
+use crate::node_health::MachineProbe;
 use crate::{image, process};
 
 /// Folder of the node in the data folder.
@@ -167,7 +168,8 @@ impl NodeOptions {
         };
         let mut folders = Folders::new();
         folders.insert(process.name.clone(), Arc::new(DiskFolders::new(data.join(VOLUMES))));
-        let node = Node { process, machine, folders, network: network.clone() };
+        let health = Arc::new(MachineProbe::new());
+        let node = Node { process, machine, folders, network: network.clone(), health };
         Ok(Some(OpenNode { node, report, runtime, network, stop_pods: self.stop_pods || front.data_dir().is_none() }))
     }
 

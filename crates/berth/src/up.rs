@@ -14,6 +14,7 @@ use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
 use crate::journal::JournalOptions;
 use crate::node::{NodeOptions, OpenNode};
+use crate::node_health::{self, AutopilotOptions};
 use crate::time::TimeOptions;
 use crate::{identity, process};
 
@@ -37,6 +38,8 @@ pub struct Options {
     time: TimeOptions,
     #[command(flatten)]
     node: NodeOptions,
+    #[command(flatten)]
+    autopilot: AutopilotOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -58,6 +61,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         );
     }
     let opened = options.node.open(&front, &configured).await?;
+    let autopilot = options.autopilot.bind().await?;
     let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();
     let (node, closing) = opened.map(OpenNode::split).unzip();
     let embedded = Embedded::start(EmbeddedOptions {
@@ -81,16 +85,26 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let serving = front.serve(embedded.server().clone());
     let identity = identity::announce(embedded.server(), embedded.clock(), process::entropy()?);
 
+    let mut tasks = tokio::task::JoinSet::new();
+    let health = autopilot.as_ref().and_then(|listener| listener.local_addr().ok());
+    if let Some(listener) = autopilot {
+        tasks.spawn(node_health::serve(listener, embedded.autopilot()));
+    }
+
     say!("Kubernetes API  {url}");
     say!("kubeconfig      {}", kubeconfig.display());
     for line in report {
         say!("Node            {line}");
+    }
+    if let Some(address) = health {
+        say!("Health agents   http://{address}/status");
     }
     say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
     identity.abort();
+    tasks.shutdown().await;
     let leftovers = serving.stop().await;
     embedded.stop().await;
     if let Some(closing) = closing {

@@ -20,7 +20,8 @@ use crate::appwrapper::AppWrapperConfiguration;
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{
-    ConfigurationError, Duration, DurationError, ImageConfiguration, NodePool, NodePoolSpec, Problem, machine_type,
+    AutopilotConfiguration, ConfigurationError, Duration, DurationError, ImageConfiguration, NodeHealthConfiguration,
+    NodePool, NodePoolSpec, Problem, SchedulerConfiguration, machine_type,
 };
 
 /// The `kind` of cluster configuration files.
@@ -65,11 +66,49 @@ pub struct OperatorConfiguration {
     pub app_wrappers: bool,
     /// The section `appwrapper` of AppWrapper's configuration file.
     pub app_wrapper_configuration: AppWrapperConfiguration,
+    /// Reaction to unhealthy nodes.
+    pub node_health: NodeHealthConfiguration,
+    /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
+    /// away. Empty: none.
+    pub slack_queue: String,
+    /// Autopilot, the health agent of nodes with GPUs.
+    pub autopilot: AutopilotConfiguration,
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training operator.
+    pub training: bool,
+    /// MPIJob, in place of Kubeflow's MPI operator.
+    pub mpi: bool,
+    /// Scheduler that starts all pods of a training or MPI job together, by a PodGroup
+    /// (`scheduling.x-k8s.io/v1alpha1`). Empty: no PodGroups.
+    pub gang_scheduler_name: String,
 }
 
 impl Default for OperatorConfiguration {
     fn default() -> Self {
-        Self { ray: true, app_wrappers: true, app_wrapper_configuration: AppWrapperConfiguration::default() }
+        Self {
+            ray: true,
+            training: true,
+            mpi: true,
+            gang_scheduler_name: String::new(),
+            app_wrappers: true,
+            app_wrapper_configuration: AppWrapperConfiguration::default(),
+            node_health: NodeHealthConfiguration::default(),
+            slack_queue: String::new(),
+            autopilot: AutopilotConfiguration::default(),
+        }
+    }
+}
+
+impl OperatorConfiguration {
+    fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = self.node_health.problems(&join(path, "nodeHealth"));
+        problems.extend(self.autopilot.problems(&join(path, "autopilot")));
+        problems.extend(self.app_wrapper_configuration.problems(&join(path, "appWrapperConfiguration")));
+        if self.gang_scheduler_name == "volcano" {
+            let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
+                           scheduling.x-k8s.io, or nothing";
+            problems.push(Problem::new(join(path, "gangSchedulerName"), message));
+        }
+        problems
     }
 }
 
@@ -414,22 +453,6 @@ impl<'de> Deserialize<'de> for RunDuration {
 #[serde(transparent)]
 pub struct ExitCode(pub u8);
 
-/// The pod scheduler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SchedulerConfiguration {
-    /// The scheduler handles pods with this `spec.schedulerName`.
-    pub name: String,
-    /// True if pods may preempt pods of lower priority.
-    pub preemption: bool,
-}
-
-impl Default for SchedulerConfiguration {
-    fn default() -> Self {
-        Self { name: "default-scheduler".into(), preemption: true }
-    }
-}
-
 /// All fields except the pools, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -626,9 +649,9 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a known machine type")));
             }
         }
+        problems.extend(self.scheduler.problems(&at("scheduler")));
         problems.extend(self.images.problems(&at("images")));
-        let app_wrapper = &self.operators.app_wrapper_configuration;
-        problems.extend(app_wrapper.problems(&at("operators.appWrapperConfiguration")));
+        problems.extend(self.operators.problems(&at("operators")));
         // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {

@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
+use super::configuration::strict;
 use super::problem::join;
-use super::{Problem, TaintEffect};
+use super::{ConfigurationError, Problem, TaintEffect};
 
 /// Label that a health agent (Autopilot) sets on a node with GPUs.
 pub const GPU_HEALTH_LABEL: &str = "autopilot.ibm.com/gpuhealth";
@@ -124,6 +126,17 @@ pub enum NodeEffect {
 }
 
 impl NodeHealthConfiguration {
+    /// Reads a configuration from the value of a file.
+    ///
+    /// # Errors
+    /// A field is unknown or has a wrong value; all problems are listed.
+    pub fn from_value(value: Value) -> Result<Self, ConfigurationError> {
+        let mut problems = Vec::new();
+        let read: Option<Self> = strict(value, "", &mut problems);
+        problems.extend(read.iter().flat_map(|read| read.problems("")));
+        read.filter(|_| problems.is_empty()).ok_or(ConfigurationError { problems })
+    }
+
     /// Problems of the values; `path` is the path of this object.
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -165,6 +178,16 @@ mod tests {
         assert!(!read.inject_anti_affinities && read.monitor_nodes);
         assert_eq!(read.resource_taints["example.com/fpga"][0].effect, TaintEffect::NoExecute);
         assert_eq!(read.problems("operators.nodeHealth"), []);
+    }
+
+    #[test]
+    fn an_unknown_field_of_a_file_is_reported() {
+        let value = json!({"wholeNode": {"cordoned": "NoExecute", "notReady": "Sometimes"}, "extra": 1});
+        let error = NodeHealthConfiguration::from_value(value).expect_err("invalid").to_string();
+        assert!(error.contains("extra: unknown field") && error.contains("wholeNode.notReady: "), "{error}");
+        let value = json!({"wholeNode": {"cordoned": "NoExecute"}});
+        let read = NodeHealthConfiguration::from_value(value).expect("valid");
+        assert_eq!(read.whole_node.cordoned, NodeEffect::NoExecute);
     }
 
     #[test]

@@ -5,24 +5,30 @@
 //! scenario. Both are plain data; validation errors contain the field and the accepted values. The
 //! crate berth-cluster implements them.
 
+mod autopilot;
 mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod faults;
 mod health;
 mod images;
 mod machines;
 mod node_pool;
 mod problem;
+mod scheduler;
 mod supply;
 
+pub use autopilot::{
+    AutopilotConfiguration, AutopilotVariable, CHECKS as AUTOPILOT_CHECKS, test_name as dcgm_test_name,
+};
 pub(crate) use configuration::strict;
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
-    SchedulerConfiguration, SimulatedPods,
+    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
 pub use health::{
     GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
 };
@@ -33,6 +39,11 @@ pub use node_pool::{
     PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
+pub use scheduler::{
+    ClusterTopologyPlacementGroupArgs, CoschedulingArgs, NodeResourcesFitArgs, PluginConfig, RequestedToCapacityRatio,
+    ResourceWeight, SchedulerConfiguration, SchedulerProfile, ScoringStrategy, ScoringStrategyType,
+    UtilizationShapePoint,
+};
 pub use supply::{Billing, RandomSupply, Reclaim, Shortage, Supply, SupplyPeriod, Weekday};
 
 /// The group of Berth's own kinds.

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::join;
-use super::{Billing, Duration, Problem, Shortage, Supply, machine_type};
+use super::{Billing, Duration, Problem, RandomFaults, Shortage, Supply, machine_type};
 
 /// Maximum number of nodes of a pool. GKE's own limit is lower; this one only bounds the
 /// arithmetic.
@@ -116,6 +116,9 @@ pub struct NodePoolSpec {
     /// enough, and never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supply: Option<Supply>,
+    /// Random faults of the nodes. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<RandomFaults>,
     /// Maximum age of a machine, after which the cloud takes it away. Default: no maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Duration>,
@@ -611,6 +614,8 @@ impl NodePoolSpec {
             problems.push(("maxRunDuration".into(), format!("{duration} is not more than 0s")));
         }
         problems.extend(self.supply.iter().flat_map(Supply::problems));
+        let of_faults = self.faults.iter().flat_map(|faults| faults.problems("faults"));
+        problems.extend(of_faults.map(|problem| (problem.path, problem.message)));
         problems
     }
 
@@ -636,6 +641,7 @@ impl NodePoolSpec {
             ("reservation", self.reservation.is_some()),
             ("placementGroup", self.placement_group.is_some()),
             ("supply", self.supply.is_some()),
+            ("faults", self.faults.is_some()),
             ("maxRunDuration", self.max_run_duration.is_some()),
             ("autoprovisioned", self.autoprovisioned),
             ("startUpDelay", self.start_up_delay.is_some()),

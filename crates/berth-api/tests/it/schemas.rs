@@ -44,8 +44,8 @@ fn problems(schema: &Schema, object: &mut Value) -> Vec<String> {
 fn every_generated_schema_is_structural() {
     assert_eq!(
         schemas().len(),
-        11 * 2 + 1 + 2 + 1 + 3,
-        "Kueue twice, JobSet, ProvisioningRequest twice, NodePool, monitoring"
+        11 * 2 + 1 + 2 + 1 + 1 + 3,
+        "Kueue twice, JobSet, ProvisioningRequest twice, PodGroup, NodePool, monitoring"
     );
 }
 

@@ -78,9 +78,14 @@ where
     }
 }
 
-/// Marks a request whose client opted out of `metadata.managedFields` in the response.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lean;
+/// Choices of an in-process client for all of its requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Choices {
+    /// True if responses may omit `metadata.managedFields`.
+    pub(crate) lean: bool,
+    /// True if watches last for a day, with few bookmarks.
+    pub(crate) long_watches: bool,
+}
 
 /// Responds to a request whose body has been read.
 pub(crate) async fn handle(
@@ -104,8 +109,9 @@ pub(crate) async fn handle(
                 record.impersonates(&user);
             }
         }
-        let lean = parts.extensions.get::<Lean>().is_some();
-        route(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations, link).await
+        let choices = parts.extensions.get::<Choices>().copied().unwrap_or_default();
+        route(server, &parts.method, &parts.headers, info, &query, body, user, choices, client, &annotations, link)
+            .await
     }
     .await;
     let response =
@@ -181,7 +187,7 @@ async fn route(
     query: &str,
     body: Bytes,
     user: UserInfo,
-    lean: bool,
+    choices: Choices,
     client: Disconnection,
     annotations: &Annotations,
     link: Link,
@@ -240,7 +246,8 @@ async fn route(
     }
     let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
     let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
-    call.negotiated.lean = lean;
+    call.negotiated.lean = choices.lean;
+    call.long_watches = choices.long_watches;
     call.annotations = annotations.clone();
     call.client = client;
     call.check_scope()?;

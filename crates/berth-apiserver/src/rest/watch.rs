@@ -31,6 +31,8 @@ use crate::{Body, protobuf};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Duration of a watch without `timeoutSeconds`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// Duration of a long watch, whatever `timeoutSeconds` says. The only bookmark is the last one.
+const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time from the last bookmark to the end, so that the client resumes from a recent revision.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Initial objects in one chunk.
@@ -60,7 +62,8 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
         }
         Err(ReadError::Future { requested, current }) => return Err(too_large_version(requested, current)),
     };
-    let timeout = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs);
+    let requested = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs);
+    let (timeout, bookmark_every) = if call.long_watches { (LONG, LONG) } else { (requested, BOOKMARK_EVERY) };
     let now = tokio::time::Instant::now();
     let stream = Stream {
         shaper: Shaper::new(call),
@@ -71,7 +74,8 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
         initial_end: options.send_initial_events == Some(true) && options.allow_watch_bookmarks,
         bookmarks: options.allow_watch_bookmarks,
         revision: after,
-        next_bookmark: now + BOOKMARK_EVERY,
+        bookmark_every,
+        next_bookmark: now + bookmark_every,
         last_bookmark: timeout.checked_sub(LAST_BOOKMARK_BEFORE_END).map(|before| now + before),
         deadline: now + timeout,
         state: match watcher {
@@ -141,6 +145,7 @@ struct Stream {
     bookmarks: bool,
     /// Revision up to which all events were sent or did not match.
     revision: u64,
+    bookmark_every: Duration,
     next_bookmark: tokio::time::Instant,
     last_bookmark: Option<tokio::time::Instant>,
     deadline: tokio::time::Instant,
@@ -205,7 +210,7 @@ impl Stream {
                     if self.last_bookmark == Some(wake) {
                         self.last_bookmark = None;
                     } else {
-                        self.next_bookmark = wake + BOOKMARK_EVERY;
+                        self.next_bookmark = wake + self.bookmark_every;
                     }
                     if self.bookmarks {
                         return Some(self.progress());

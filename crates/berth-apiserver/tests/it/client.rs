@@ -56,3 +56,19 @@ async fn a_lean_client_gets_everything_but_managed_fields() {
     lean.replace("a", &PostParams::default(), &expected).await.unwrap();
     assert_eq!(whole.get("a").await.unwrap().metadata.managed_fields, before);
 }
+
+/// A controller in this process has one bookmark and one watch a day, whatever it asks for.
+#[tokio::test(start_paused = true)]
+async fn a_client_with_long_watches_has_no_idle_traffic_for_a_day() {
+    let server = server();
+    let connection = server.api.in_process(UserInfo::master("client")).long_watches();
+    let maps: Api<ConfigMap> = Api::default_namespaced(kube::Client::new(connection, "default"));
+    let start = tokio::time::Instant::now();
+    let params = WatchParams::default().timeout(290);
+    let mut events = pin!(maps.watch(&params, "0").await.unwrap());
+    let bookmark = events.next().await;
+    assert!(matches!(bookmark, Some(Ok(WatchEvent::Bookmark(_)))), "{bookmark:?}");
+    assert_eq!(start.elapsed().as_secs(), 24 * 3600 - 2);
+    assert!(events.next().await.is_none());
+    assert_eq!(start.elapsed().as_secs(), 24 * 3600);
+}

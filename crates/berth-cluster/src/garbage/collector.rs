@@ -69,7 +69,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
     let builder = manager.controller("garbage-collector").watch(&definitions, on_change).concurrency(CONCURRENCY);
     let queue = builder.queue();
     builder.run(collector);
-    let watching = Watching { graph, kinds, client, clock, queue };
+    let watching = Watching { graph, kinds, client, watches: manager.watches(), clock, queue };
     manager.task("garbage-collector-watches", watching.run(changed));
 }
 
@@ -84,6 +84,7 @@ struct Watching {
     graph: Arc<Mutex<Graph>>,
     kinds: Kinds,
     client: Client,
+    watches: watcher::Config,
     clock: Clock,
     queue: Queue,
 }
@@ -147,7 +148,7 @@ impl Watching {
     fn watch(&self, position: usize) -> Option<Events> {
         let kind = self.kinds.get(position)?;
         let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
-        let events = watcher(api, watcher::Config::default()).scan(false, |failed, event| {
+        let events = watcher(api, self.watches.clone()).scan(false, |failed, event| {
             // The stream ends after an error; `run` opens a new one after `RETRY`.
             let item = (!*failed).then_some(event);
             *failed |= matches!(item, Some(Err(_)));

@@ -119,7 +119,7 @@ impl Lifecycle {
 }
 
 /// The conditions of a Node that does not report any more. `None` if they are unchanged.
-fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>> {
+pub(crate) fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>> {
     let message = "Kubelet stopped posting node status.";
     let mut conditions: Vec<NodeCondition> =
         TYPES.iter().map(|type_| condition(type_, "Unknown", "NodeStatusUnknown", message, now)).collect();

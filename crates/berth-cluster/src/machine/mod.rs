@@ -7,7 +7,7 @@
 //! whose state is computed from the time.
 
 mod controller;
-mod lifecycle;
+pub(crate) mod lifecycle;
 mod node;
 mod pressure;
 

@@ -16,11 +16,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::faults::FaultPlan;
 use super::plan::{PoolPlan, plan};
 use super::supply::{TERMINATION_TAINT, announced_end};
 use super::template::{POOL_LABEL, conditions, resources_with_accelerators, taints};
 use crate::Site;
 use crate::indexes::pods_by_node;
+use crate::machine::lifecycle;
 
 /// Adds the node pool controller.
 pub fn install(manager: &mut Manager, site: Site) {
@@ -134,6 +136,11 @@ impl PoolReconciler {
                 self.announce(node, *end, why).await?;
             }
         }
+        for (name, fault) in &plan.faults {
+            if let Some(node) = nodes.iter().find(|node| node.name_any() == *name) {
+                self.break_or_mend(node, fault).await?;
+            }
+        }
         for name in &plan.remove {
             if let Some(node) = nodes.iter().find(|node| node.name_any() == *name) {
                 self.terminate_pods(node).await?;
@@ -149,6 +156,53 @@ impl PoolReconciler {
         }
         if pool.status.as_ref() != Some(&plan.status) {
             self.write_status(pool, &plan.status).await?;
+        }
+        Ok(())
+    }
+
+    /// Shows the faults of a machine in its Node.
+    async fn break_or_mend(&self, node: &Node, fault: &FaultPlan) -> Result<(), Error> {
+        if let Some(problem) = &fault.problem {
+            let message = format!("The faults of the node are ignored until they are valid: {problem}");
+            self.recorder.event(node, EventType::Warning, "InvalidFaults", &message);
+        }
+        let name = node.name_any();
+        if let Some(metadata) = &fault.metadata {
+            let api: Api<Node> = Api::all(self.client.clone());
+            let patch = Patch::Merge(json!({ "metadata": metadata }));
+            match berth_runtime::write::patch(&api, &name, &PatchParams::default(), &patch).await {
+                Ok(written) => self.nodes.observe(written),
+                Err(error) if is_not_found(&error) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let now = self.clock.now();
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        match fault.silent {
+            Some(true) => {
+                let known = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+                if let Some(unknown) = lifecycle::unknown(&known, now) {
+                    self.patch_status(&name, json!({ "status": { "conditions": unknown } })).await?;
+                }
+                let mut all = taints;
+                all.retain(|taint| taint.key != well_known::UNREACHABLE);
+                for (effect, time_added) in [("NoSchedule", None), ("NoExecute", Some(stamp(now)))] {
+                    let key = well_known::UNREACHABLE.to_owned();
+                    all.push(Taint { key, effect: effect.into(), time_added, value: None });
+                }
+                self.patch_taints(&name, None, &all).await?;
+                let message = format!("Node {name} status is now: NodeNotReady");
+                self.recorder.event(node, EventType::Normal, "NodeNotReady", &message);
+            }
+            Some(false) => {
+                let kept: Vec<Taint> =
+                    taints.into_iter().filter(|taint| taint.key != well_known::UNREACHABLE).collect();
+                self.patch_taints(&name, None, &kept).await?;
+                self.patch_status(&name, json!({ "status": { "conditions": conditions(true, now, now) } })).await?;
+                let message = format!("Node {name} status is now: NodeReady");
+                self.recorder.event(node, EventType::Normal, "NodeReady", &message);
+            }
+            None => {}
         }
         Ok(())
     }

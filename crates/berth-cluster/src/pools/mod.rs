@@ -2,12 +2,14 @@
 
 mod billing;
 mod controller;
+mod faults;
 mod orders;
 mod plan;
 mod supply;
 mod template;
 
 pub use controller::install;
+pub(crate) use faults::are_pods_stuck;
 pub use plan::{PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, zones};
 pub use supply::{MAX_RUN_DURATION, RECLAIMED, TERMINATION_TAINT, announced_end, next_change, stock};
 pub(crate) use template::daemon_endpoints;

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 
 use super::billing::billed;
+use super::faults::{self, FaultPlan};
 use super::supply;
 use super::template::{
     NodeTimes, SIMULATED_TAINT, label_for_request, node, resources_with_accelerators, simulated_taint,
@@ -46,6 +47,8 @@ pub struct PoolPlan {
     pub retaint: Vec<(String, Vec<Taint>)>,
     /// Machines that the cloud takes away soon: name, time and reason.
     pub announce: Vec<(String, Timestamp, String)>,
+    /// Nodes that change because of faults, by name.
+    pub faults: Vec<(String, FaultPlan)>,
     /// Nodes whose machine is removed.
     pub remove: Vec<String>,
     /// Number of machines of an order that the cloud could not fulfil, if it failed now.
@@ -153,6 +156,12 @@ impl<'a> Draft<'a> {
                     Some(at) if at > now => due.push(at),
                     at => plan.become_ready.push((existing.name_any(), at.unwrap_or(now))),
                 }
+            }
+            if !is_starting(existing) {
+                let fault = faults::plan(self.pool, existing, self.site, now);
+                due.extend(fault.due);
+                let changes = fault.metadata.is_some() || fault.silent.is_some() || fault.problem.is_some();
+                plan.faults.extend(changes.then(|| (existing.name_any(), fault)));
             }
             if !is_complete(existing) {
                 match complete_at {

@@ -42,6 +42,7 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("jobset.x-k8s.io/jobset", "jobset.x-k8s.io", "v1alpha2", "JobSet"),
     framework("kubeflow.org/jaxjob", "kubeflow.org", "v1", "JAXJob"),
     framework("kubeflow.org/mpijob", "kubeflow.org", "v2beta1", "MPIJob"),
+    framework("kubeflow.org/mxjob", "kubeflow.org", "v1", "MXJob"),
     framework("kubeflow.org/paddlejob", "kubeflow.org", "v1", "PaddleJob"),
     framework("kubeflow.org/pytorchjob", "kubeflow.org", "v1", "PyTorchJob"),
     framework("kubeflow.org/tfjob", "kubeflow.org", "v1", "TFJob"),

@@ -336,6 +336,31 @@ mod tests {
         }
     }
 
+    /// The settings of MLBatch's file for Kueue 0.10, which still had an integration of MXJob.
+    #[test]
+    fn a_file_with_an_integration_of_mxjob_and_both_fair_sharing_strategies_is_accepted() {
+        let strategies = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"];
+        let file = json!({
+            "apiVersion": "config.kueue.x-k8s.io/v1beta1", "kind": "Configuration",
+            "waitForPodsReady": {"enable": false},
+            "manageJobsWithoutQueueName": true,
+            "managedJobsNamespaceSelector": {"matchLabels": {"mlbatch-team-namespace": "true"}},
+            "integrations": {
+                "frameworks": ["kubeflow.org/mxjob", "kubeflow.org/pytorchjob"],
+                "externalFrameworks": ["AppWrapper.v1beta2.workload.codeflare.dev"],
+            },
+            "fairSharing": {"enable": true, "preemptionStrategies": strategies},
+        });
+        let config = read(file).expect("the file is accepted").config;
+        assert!(config.manage_jobs_without_queue_name);
+        assert!(config.integrations.enabled("kubeflow.org/mxjob") && !config.integrations.enabled("batch/job"));
+        let labels = |value: &str| [("mlbatch-team-namespace".to_owned(), value.to_owned())].into();
+        assert!(crate::selector::matches(&config.managed_jobs_namespace_selector, &labels("true")));
+        assert!(!crate::selector::matches(&config.managed_jobs_namespace_selector, &labels("false")));
+        let kept = config.fair_sharing.expect("fair sharing is on").preemption_strategies;
+        assert_eq!(kept.iter().map(|strategy| format!("{strategy:?}")).collect::<Vec<_>>(), strategies);
+    }
+
     #[test]
     fn unknown_fields_versions_and_gates_are_rejected() {
         let unknown = read(json!({"fairSharin": {}})).unwrap_err();

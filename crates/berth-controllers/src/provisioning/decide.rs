@@ -239,7 +239,7 @@ fn from_request(
         new
     };
     if let Some(failed) = holds(words::FAILED) {
-        if state.state == CheckState::Ready || state.state == CheckState::Rejected {
+        if state.state == CheckState::Rejected {
             return None;
         }
         return Some(give_up_or_retry(&failed.message, "Retrying after failure"));

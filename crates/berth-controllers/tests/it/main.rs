@@ -1,5 +1,6 @@
 //! Controllers against an API server in process, in virtual time.
 
+mod admission_checks;
 mod adoption;
 mod cluster;
 mod concurrent_admission;

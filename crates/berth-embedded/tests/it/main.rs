@@ -6,10 +6,12 @@ mod election;
 mod jobsets;
 mod local_queues;
 mod metrics;
+mod node_health;
 mod ray_clusters;
 mod ray_samples;
 mod takeover;
 mod tenants;
+mod training_jobs;
 mod visibility;
 
 use berth_embedded::{Embedded, Options};

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use berth_pod_runtime::Device;
 
 use super::{FoundDevice, NVIDIA};
+use crate::tool::{self, ToolError};
 
 /// Fields to request from `nvidia-smi`, in the order of [`parse`].
 const FIELDS: &str = "index,uuid,name,memory.total,driver_version,pci.bus_id,compute_cap";
@@ -76,26 +75,14 @@ struct Reported {
 
 /// Runs `nvidia-smi`. Returns `None` if it fails or exceeds [`TIMEOUT`].
 fn ask(root: &Path, fields: &str) -> Option<String> {
-    // In tests, the described system contains the program.
-    let own = root.join("usr/bin/nvidia-smi");
-    let program = if own.exists() { own } else { PathBuf::from("nvidia-smi") };
-    let mut command = Command::new(program);
-    command.args([&format!("--query-gpu={fields}"), "--format=csv,noheader,nounits"]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        // The receiver is dropped after the timeout.
-        let _ = sender.send(child.wait_with_output());
-    });
-    match receiver.recv_timeout(TIMEOUT) {
-        Ok(output) => {
-            let output = output.ok().filter(|output| output.status.success())?;
-            String::from_utf8(output.stdout).ok()
-        }
-        Err(_) => {
-            tracing::warn!("nvidia-smi did not end within {} s", TIMEOUT.as_secs());
+    let arguments = [&format!("--query-gpu={fields}"), "--format=csv,noheader,nounits"];
+    match tool::run(root, "nvidia-smi", &arguments, TIMEOUT) {
+        Ok(text) => Some(text),
+        Err(error @ ToolError::TimedOut { .. }) => {
+            tracing::warn!("{error}");
             None
         }
+        Err(_) => None,
     }
 }
 

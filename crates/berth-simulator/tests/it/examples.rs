@@ -52,6 +52,11 @@ fn a_job_leaves_a_flavor_whose_request_failed_within_a_second() {
 }
 
 #[test]
+fn an_unhealthy_node_is_found_left_and_taken_out_of_the_quota() {
+    run("node-health");
+}
+
+#[test]
 fn ray_services_are_replaced_and_ray_jobs_are_retried_and_suspended() {
     run("ray");
 }

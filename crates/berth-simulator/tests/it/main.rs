@@ -1,4 +1,5 @@
 //! Runs whole scenarios.
 
 mod examples;
+mod language;
 mod week;

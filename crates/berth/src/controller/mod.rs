@@ -31,6 +31,7 @@ use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::journal::JournalOptions;
+use crate::node_health::NodeHealthOptions;
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
@@ -66,6 +67,8 @@ pub struct Options {
     journal: JournalOptions,
     #[command(flatten)]
     webhooks: WebhookOptions,
+    #[command(flatten)]
+    node_health: NodeHealthOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -114,6 +117,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let app_wrappers = options.appwrapper.as_ref().map(|file| app_wrappers(file.as_deref())).transpose()?;
     let namespace = file.namespace.clone().unwrap_or(own_namespace);
     let component = &options.component;
+    let node_health = options.node_health.load(app_wrappers.as_ref().map(|file| &file.appwrapper))?;
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
@@ -151,6 +155,9 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
         if let Some(options) = &operator {
             appwrapper::install(manager, options);
+        }
+        if let Some(node_health) = &node_health {
+            node_health.install(manager);
         }
     });
     install(&mut manager);

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::component::connect::{self, ConnectOptions};
 use crate::process;
 use hold::Held;
+pub use manifests::yaml;
 use manifests::{Parts, Settings, Values};
 
 /// The value of an option for no policies.

@@ -15,7 +15,7 @@ use crate::kubelet::references::{Kind, References};
 use crate::kubelet::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
 use crate::kubelet::resolve::Objects;
 use crate::kubelet::write::Writer;
-use crate::pools::{is_hosted, is_ready};
+use crate::pools::{are_pods_stuck, is_hosted, is_ready};
 use crate::random::{draw, hash};
 use crate::scheduling::Resources;
 
@@ -68,11 +68,11 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others:
             due
         })
         .watch(&nodes, move |delta| {
-            let Some(node) = delta.new.as_ref().filter(|node| is_ready(node)) else { return Vec::new() };
+            let Some(node) = delta.new.as_ref().filter(|node| runs_pods(node)) else { return Vec::new() };
             match &delta.old {
-                Some(old) if is_ready(old) && has_grown(old, node) => pending_resizes(&on_node, &node.name_any()),
-                Some(old) if is_ready(old) => Vec::new(),
-                // A node that becomes ready continues its pods.
+                Some(old) if runs_pods(old) && has_grown(old, node) => pending_resizes(&on_node, &node.name_any()),
+                Some(old) if runs_pods(old) => Vec::new(),
+                // A node that becomes ready, or whose pods are no longer stuck, continues its pods.
                 _ => on_node.get(&node.name_any()).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect(),
             }
         })
@@ -97,6 +97,11 @@ fn pending_resizes(on_node: &Index<Pod>, node: &str) -> Vec<ObjectKey> {
 
 fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// True if the pods of a node make progress.
+fn runs_pods(node: &Node) -> bool {
+    is_ready(node) && !are_pods_stuck(node)
 }
 
 fn phase(pod: &Pod) -> &str {
@@ -134,7 +139,7 @@ impl Reconciler for Kubelet {
         }
         // A node that is not ready runs no pods. The pod garbage collector handles its pods once
         // the node is deleted.
-        if !is_ready(&node) {
+        if !runs_pods(&node) {
             return Ok(Action::Wait);
         }
         let now = self.clock.now();

@@ -52,6 +52,11 @@ training_job!(
     JAX, "kubeflow.org/jaxjob", "jaxReplicaSpecs", ["Worker"]
 );
 training_job!(
+    /// Description of MXJob.
+    MXNET, "kubeflow.org/mxjob", "mxReplicaSpecs",
+    ["Scheduler", "Server", "Worker", "TunerTracker", "TunerServer", "Tuner"]
+);
+training_job!(
     /// Description of MPIJob.
     MPI, "kubeflow.org/mpijob", "mpiReplicaSpecs", ["Launcher", "Worker"]
 );

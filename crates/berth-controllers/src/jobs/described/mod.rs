@@ -146,6 +146,7 @@ described! {
     XGBoostJob: kubeflow::XGBOOST;
     PaddleJob: kubeflow::PADDLE;
     JAXJob: kubeflow::JAX;
+    MXJob: kubeflow::MXNET;
     MPIJob: kubeflow::MPI;
     RayJob: ray::JOB;
     RayCluster: ray::CLUSTER;
@@ -174,6 +175,10 @@ macro_rules! for_each_described {
         }
         {
             type $kind = berth_api::frameworks::JAXJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::MXJob;
             $body
         }
         {

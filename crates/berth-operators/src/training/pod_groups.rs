@@ -1,0 +1,88 @@
+//! Writes PodGroups for the operators. The kind belongs to scheduler-plugins and is untyped here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::gang::PodGroupSpec;
+
+/// A PodGroup that must exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The spec.
+    pub spec: &'a PodGroupSpec,
+    /// Annotations, set at creation.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
+    /// The job.
+    pub owner: &'a OwnerReference,
+}
+
+/// The PodGroups of a namespace.
+pub struct PodGroups {
+    api: Api<DynamicObject>,
+    kind: ApiResource,
+}
+
+impl PodGroups {
+    /// The PodGroups of this namespace.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        let kind = GroupVersionKind::gvk("scheduling.x-k8s.io", "v1alpha1", "PodGroup");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "podgroups");
+        Self { api: Api::namespaced_with(client, namespace, &kind), kind }
+    }
+
+    /// Creates the PodGroup or updates its spec.
+    ///
+    /// # Errors
+    /// The API rejects a write, or does not serve the kind.
+    pub async fn ensure(&self, name: &str, wanted: Wanted<'_>) -> kube::Result<()> {
+        let spec = json!(wanted.spec);
+        let Some(known) = self.api.get_opt(name).await? else {
+            let mut group = DynamicObject::new(name, &self.kind).data(json!({"spec": spec}));
+            group.metadata = ObjectMeta {
+                name: Some(name.to_owned()),
+                annotations: wanted.annotations.cloned(),
+                owner_references: Some(vec![wanted.owner.clone()]),
+                ..ObjectMeta::default()
+            };
+            return self.api.create(&PostParams::default(), &group).await.map(drop);
+        };
+        if known.data["spec"] == spec {
+            return Ok(());
+        }
+        let absent = |key: &str| spec.get(key).is_none().then(|| (key.to_owned(), Value::Null));
+        let mut patch = spec.clone();
+        if let Some(fields) = patch.as_object_mut() {
+            fields.extend(["minResources", "scheduleTimeoutSeconds"].into_iter().filter_map(absent));
+        }
+        let patch = Patch::Merge(json!({"metadata": {"uid": known.metadata.uid}, "spec": patch}));
+        self.api.patch(name, &PatchParams::default(), &patch).await.map(drop)
+    }
+
+    /// Deletes the PodGroup if the object with this UID controls it. True if there was one.
+    ///
+    /// # Errors
+    /// The API rejects the deletion.
+    pub async fn delete(&self, name: &str, owner: &str) -> kube::Result<bool> {
+        let known = match self.api.get_opt(name).await? {
+            Some(known) if is_controlled_by(&known.metadata, owner) => known,
+            _ => return Ok(false),
+        };
+        if known.metadata.deletion_timestamp.is_some() {
+            return Ok(false);
+        }
+        match self.api.delete(name, &DeleteParams::background()).await {
+            Err(error) if !berth_runtime::is_not_found(&error) => Err(error),
+            _ => Ok(true),
+        }
+    }
+}
+
+/// True if the object with this UID controls the object with this metadata.
+fn is_controlled_by(metadata: &ObjectMeta, uid: &str) -> bool {
+    metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
