@@ -295,7 +295,9 @@ impl World {
                 move |world: &mut World| change(world.objects.get_mut(name).expect("it exists"))
             };
             if object.is_deleting {
-                add("component is gone", &|world| drop(world.objects.remove(name)));
+                add("component is gone", &|world| {
+                    world.objects.remove(name);
+                });
                 continue;
             }
             add("component is deleted by a user", &with(|object| object.is_deleting = true));
@@ -319,7 +321,9 @@ impl World {
                 PodPhase::Succeeded | PodPhase::Failed => {}
             }
             if self.objects.get(&pod.owner).is_none_or(|owner| owner.is_deleting) {
-                add("pod is collected", &|world| drop(world.pods.remove(index)));
+                add("pod is collected", &|world| {
+                    world.pods.remove(index);
+                });
             }
         }
         states
