@@ -11,6 +11,7 @@ pub mod autoscaler;
 pub mod cron_job;
 pub mod disruption;
 pub mod endpoints;
+pub mod gangs;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
@@ -19,6 +20,7 @@ pub mod logs;
 pub mod machine;
 pub mod metrics;
 pub mod pod_autoscaler;
+pub mod pod_groups;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
@@ -102,6 +104,9 @@ pub fn install(manager: &mut Manager, options: Options) {
     autoscaler::install(manager, shared.clone(), site.clone());
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
+    if scheduler::forms_gangs(configuration) {
+        pod_groups::install(manager);
+    }
     let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
     if let Some(node) = &options.machine {
         machine::install(manager, node.clone(), &configuration.kubernetes_version);

@@ -1,23 +1,53 @@
-//! Runs a plan through the engine in virtual time.
+//! Runs a load through the engine in virtual time.
 //!
 //! A decision takes effect at once: an admitted workload runs immediately, and a preempted workload
 //! releases its quota and is requeued immediately. The result is the schedule of the policies
 //! alone, "ideal with policy".
+//!
+//! A [`Load`] is a plan of a generator file ([`drive`]), a trace of a real cluster, or the state of
+//! a cluster from which the future is computed: its workloads may already run at the start.
+//! [`run`] records what happened to each job.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
-use berth_engine::model::{Eviction, Time, Workload, WorkloadKey};
+use berth_engine::model::{Admission, Eviction, Time, Workload, WorkloadKey};
 use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event, HEADS_PER_PART, Name, Verdict};
 
+use crate::history::{History, Holding, JobRecord, JobRun};
 use crate::plan::Plan;
 
 /// Maximum number of cycles at one instant; more indicate preemptions that repeat endlessly.
 const CYCLES_PER_INSTANT_MAX: u32 = 100_000;
 
-/// Start of virtual time.
+/// Start of virtual time, unless the load has another.
 const START: Time = Time(1_700_000_000_000_000_000);
+
+/// Jobs, when they are created, and the configuration under which they run.
+pub trait Load {
+    /// Start of virtual time.
+    fn start(&self) -> Time {
+        START
+    }
+
+    /// The configuration objects as events, ordered so that every referenced object exists.
+    fn objects(&self) -> Vec<Event>;
+
+    /// Number of jobs.
+    fn jobs(&self) -> usize;
+
+    /// Time from the start to the creation of a job. A job is not created before any job of a
+    /// smaller number.
+    fn created(&self, number: usize) -> Duration;
+
+    /// The workload of a job. If it holds an admission, it runs since its `reserved_at`. If its
+    /// `created` is unset, it is created at [`Load::created`].
+    fn workload(&self, number: usize) -> Workload;
+
+    /// Time from an admission of a job to its end.
+    fn run_time(&self, number: usize) -> Duration;
+}
 
 /// Wraps the engine's calls, for measurements.
 pub trait Probe {
@@ -29,6 +59,17 @@ pub trait Probe {
     /// Runs one part of a cycle, as the controllers do.
     fn cycle(&mut self, engine: &mut Engine, now: Time) -> CycleOutcome {
         engine.cycle_part(HEADS_PER_PART, now)
+    }
+
+    /// A job was admitted, or ran already at the start.
+    fn started(&mut self, _number: usize, _at: Time) {}
+
+    /// A job ended.
+    fn ended(&mut self) {}
+
+    /// True if the run may stop here.
+    fn is_enough(&self) -> bool {
+        false
     }
 }
 
@@ -94,63 +135,74 @@ impl Spread {
     }
 }
 
-/// State of one workload.
-struct Run {
-    object: Workload,
-    admitted: Option<Time>,
-    /// Number of admissions; distinguishes a valid finish event from one of an earlier admission.
-    lives: u32,
-    evictions: u64,
-    lost: Duration,
-    finished: bool,
-}
-
 /// Runs a plan through an engine. The engine's flush delay should be zero, because waiting for
 /// further events only costs time here.
 pub fn drive(plan: &Plan, config: EngineConfig, probe: &mut impl Probe) -> Outcome {
+    summarize(plan, &run(plan, config, probe))
+}
+
+/// Runs a load through an engine until no further event is due, or the probe has enough. The engine's flush delay should be
+/// zero, because waiting for further events only costs time here.
+pub fn run(load: &impl Load, config: EngineConfig, probe: &mut impl Probe) -> History {
+    let jobs = load.jobs();
     let mut drive = Drive {
-        plan,
+        load,
         engine: Engine::new(config),
         probe,
-        now: START,
-        runs: Vec::with_capacity(plan.arrivals.len()),
-        numbers: HashMap::with_capacity(plan.arrivals.len()),
+        now: load.start(),
+        live: Vec::with_capacity(jobs),
+        numbers: HashMap::new(),
         finishes: BinaryHeap::new(),
         wake: false,
-        outcome: Outcome::default(),
-        work: 0,
+        holdings: HashMap::new(),
+        history: History { start: Some(load.start()), jobs: Vec::with_capacity(jobs), ..History::default() },
     };
-    for event in plan.objects() {
+    for event in load.objects() {
         drive.apply(event);
     }
     drive.run();
-    drive.summarize()
+    drive.close()
 }
 
-struct Drive<'a, P> {
-    plan: &'a Plan,
+/// A job that was created and has not ended.
+struct Live {
+    object: Workload,
+    /// Time and held amounts of its admission, while it is admitted.
+    admitted: Option<(Time, u32)>,
+    /// Number of admissions; distinguishes a valid finish event from one of an earlier admission.
+    lives: u32,
+}
+
+struct Drive<'a, L, P> {
+    load: &'a L,
     engine: Engine,
     probe: &'a mut P,
     now: Time,
-    runs: Vec<Run>,
+    /// By number; `None` once the job ended.
+    live: Vec<Option<Box<Live>>>,
     numbers: HashMap<WorkloadKey, usize>,
     finishes: BinaryHeap<Reverse<(Time, usize, u32)>>,
     wake: bool,
-    outcome: Outcome,
-    /// Thousandths of a CPU times nanoseconds, of runs that finished or were discarded.
-    work: i128,
+    holdings: HashMap<Holding, u32>,
+    history: History,
 }
 
-impl<P: Probe> Drive<'_, P> {
+impl<L: Load, P: Probe> Drive<'_, L, P> {
     fn apply(&mut self, event: Event) {
         self.wake |= self.probe.apply(&mut self.engine, event, self.now).wake;
     }
 
+    /// When the next job is created, if any.
+    fn next_creation(&self) -> Option<Time> {
+        let number = self.history.jobs.len();
+        (number < self.load.jobs()).then(|| self.load.start().after(self.load.created(number)))
+    }
+
     fn run(&mut self) {
         loop {
-            let arrival = self.plan.arrivals.get(self.runs.len()).map(|arrival| START.after(arrival.at));
             let finish = self.finishes.peek().map(|Reverse((at, ..))| *at);
-            let Some(next) = [arrival, finish, self.engine.next_wakeup()].into_iter().flatten().min() else { break };
+            let due = [self.next_creation(), finish, self.engine.next_wakeup()];
+            let Some(next) = due.into_iter().flatten().min() else { break };
             self.now = self.now.max(next);
             while let Some(Reverse((at, number, life))) = self.finishes.peek().copied()
                 && at <= self.now
@@ -158,51 +210,98 @@ impl<P: Probe> Drive<'_, P> {
                 self.finishes.pop();
                 self.finish(number, life);
             }
-            while let Some(arrival) = self.plan.arrivals.get(self.runs.len())
-                && START.after(arrival.at) <= self.now
-            {
+            while self.next_creation().is_some_and(|at| at <= self.now) {
                 self.create();
             }
             self.decide();
+            if self.probe.is_enough() {
+                break;
+            }
         }
     }
 
     fn create(&mut self) {
-        let number = self.runs.len();
-        let mut object = self.plan.workload(number);
-        object.created = self.now;
+        let number = self.history.jobs.len();
+        let mut object = self.load.workload(number);
+        if object.created == Time::UNSET {
+            object.created = self.now;
+        }
         self.numbers.insert(object.key.clone(), number);
-        self.runs.push(Run {
-            object: object.clone(),
-            admitted: None,
-            lives: 0,
+        self.history.jobs.push(JobRecord {
+            created: object.created,
+            first_started: None,
+            started: None,
+            ended: None,
             evictions: 0,
             lost: Duration::ZERO,
-            finished: false,
         });
-        self.apply(Event::WorkloadUpserted(Box::new(object)));
+        let event = Box::new(object.clone());
+        let running = object.admission.clone().zip(object.reserved_at);
+        self.live.push(Some(Box::new(Live { object, admitted: None, lives: 0 })));
+        if let Some((admission, since)) = running {
+            self.start(number, &admission, since);
+        }
+        self.apply(Event::WorkloadUpserted(event));
+    }
+
+    /// Records that a job runs since `since`, and schedules its end.
+    fn start(&mut self, number: usize, admission: &Admission, since: Time) {
+        let holding = self.holding(admission);
+        let Some(live) = &mut self.live[number] else { return };
+        live.admitted = Some((since, holding));
+        live.lives += 1;
+        let end = since.after(self.load.run_time(number)).max(self.now);
+        self.finishes.push(Reverse((end, number, live.lives)));
+        let record = &mut self.history.jobs[number];
+        record.started = Some(since);
+        record.first_started.get_or_insert(since);
+        self.history.admissions += 1;
+        self.probe.started(number, since);
+    }
+
+    /// Index of the amounts of an admission.
+    fn holding(&mut self, admission: &Admission) -> u32 {
+        let mut sums: BTreeMap<(&Name, &Name), i64> = BTreeMap::new();
+        for set in &admission.pod_sets {
+            for (resource, flavor) in &set.flavors {
+                *sums.entry((flavor, resource)).or_default() += set.usage.get(resource).copied().unwrap_or(0);
+            }
+        }
+        let amounts = sums.into_iter().map(|((flavor, resource), sum)| (flavor.clone(), resource.clone(), sum));
+        let holding = Holding { cluster_queue: admission.cluster_queue.clone(), amounts: amounts.collect() };
+        if let Some(known) = self.holdings.get(&holding) {
+            return *known;
+        }
+        let index = u32::try_from(self.history.holdings.len()).expect("fewer holdings than jobs");
+        self.history.holdings.push(holding.clone());
+        self.holdings.insert(holding, index);
+        index
+    }
+
+    /// Records the end of a run that began at `from`.
+    fn record(&mut self, number: usize, (from, holding): (Time, u32), to: Option<Time>, evicted: bool) {
+        let job = u32::try_from(number).expect("a load has fewer than 2^32 jobs");
+        self.history.runs.push(JobRun { job, holding, from, to, evicted });
     }
 
     fn finish(&mut self, number: usize, life: u32) {
-        let run = &mut self.runs[number];
-        if run.lives != life || run.admitted.is_none() {
-            return;
-        }
-        run.finished = true;
-        run.object.finished = true;
-        let key = run.object.key.clone();
-        let class = &self.plan.classes[self.plan.arrivals[number].class];
-        self.work += i128::from(class.demand()) * nanos(class.runtime);
-        let object = Box::new(run.object.clone());
-        self.outcome.wall = START.until(self.now);
-        self.apply(Event::WorkloadUpserted(object));
+        let live = self.live[number].take_if(|live| live.lives == life && live.admitted.is_some());
+        let Some((mut object, run)) = live.and_then(|live| Some((live.object, live.admitted?))) else { return };
+        self.record(number, run, Some(self.now), false);
+        self.history.jobs[number].ended = Some(self.now);
+        self.history.wall = self.load.start().until(self.now);
+        self.probe.ended();
+        object.finished = true;
+        let key = object.key.clone();
+        self.numbers.remove(&key);
+        self.apply(Event::WorkloadUpserted(Box::new(object)));
         self.apply(Event::WorkloadRemoved(key));
     }
 
     /// Runs cycles until no further decision is made at this instant.
     fn decide(&mut self) {
         for _ in 0..CYCLES_PER_INSTANT_MAX {
-            self.outcome.cycles += 1;
+            self.history.cycles += 1;
             if !self.cycle() {
                 return;
             }
@@ -228,24 +327,7 @@ impl<P: Probe> Drive<'_, P> {
     /// Applies a decision. True if that changed an object.
     fn carry_out(&mut self, decision: Decision) -> bool {
         match decision.verdict {
-            Verdict::Admit(admit) => {
-                let Some(&number) = self.numbers.get(&decision.workload) else { return false };
-                let run = &mut self.runs[number];
-                run.object.admission = Some(admit.admission);
-                run.object.admitted = true;
-                run.object.reserved_at = Some(self.now);
-                run.object.evicted = None;
-                run.object.preempted = None;
-                run.object.requeued = None;
-                run.admitted = Some(self.now);
-                run.lives += 1;
-                let runtime = self.plan.classes[self.plan.arrivals[number].class].runtime;
-                self.finishes.push(Reverse((self.now.after(runtime), number, run.lives)));
-                self.outcome.admissions += 1;
-                let object = Box::new(run.object.clone());
-                self.apply(Event::WorkloadUpserted(object));
-                true
-            }
+            Verdict::Admit(admit) => self.admit(&decision.workload, admit.admission),
             Verdict::Preempt { victims, .. } => {
                 for victim in victims.into_iter().filter(|victim| victim.write) {
                     self.evict(&victim.workload, Name::from("Preempted"), Name::from(victim.reason.as_str()));
@@ -261,46 +343,84 @@ impl<P: Probe> Drive<'_, P> {
         }
     }
 
+    fn admit(&mut self, key: &WorkloadKey, admission: Admission) -> bool {
+        let Some(&number) = self.numbers.get(key) else { return false };
+        self.start(number, &admission, self.now);
+        let Some(Live { object, .. }) = self.live[number].as_deref_mut() else { return false };
+        object.admission = Some(admission);
+        object.admitted = true;
+        object.reserved_at = Some(self.now);
+        object.evicted = None;
+        object.preempted = None;
+        object.requeued = None;
+        let object = Box::new(object.clone());
+        self.apply(Event::WorkloadUpserted(object));
+        true
+    }
+
     fn evict(&mut self, key: &WorkloadKey, reason: Name, preempted: Name) {
         let Some(&number) = self.numbers.get(key) else { return };
-        let run = &mut self.runs[number];
-        let Some(since) = run.admitted.take() else { return };
-        let ran = since.until(self.now);
-        run.evictions += 1;
-        run.lost += ran;
-        let class = &self.plan.classes[self.plan.arrivals[number].class];
-        self.work += i128::from(class.demand()) * nanos(ran);
-        run.object.evicted = Some(Eviction { reason, at: self.now });
-        run.object.preempted = Some(Eviction { reason: preempted, at: self.now });
-        run.object.admission = None;
-        run.object.admitted = false;
-        run.object.reserved_at = None;
-        run.object.requeued = Some(true);
-        let object = Box::new(run.object.clone());
+        let Some(live) = &mut self.live[number] else { return };
+        let Some(run) = live.admitted.take() else { return };
+        let object = &mut live.object;
+        object.evicted = Some(Eviction { reason, at: self.now });
+        object.preempted = Some(Eviction { reason: preempted, at: self.now });
+        object.admission = None;
+        object.admitted = false;
+        object.reserved_at = None;
+        object.requeued = Some(true);
+        let object = Box::new(object.clone());
+        self.record(number, run, Some(self.now), true);
+        let record = &mut self.history.jobs[number];
+        record.started = None;
+        record.evictions += 1;
+        record.lost += run.0.until(self.now);
         self.apply(Event::WorkloadUpserted(object));
     }
 
-    fn summarize(mut self) -> Outcome {
-        let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
-        for (arrival, run) in self.plan.arrivals.iter().zip(&self.runs) {
-            let class = &self.plan.classes[arrival.class].name;
-            let figures = self.outcome.classes.entry(class.clone()).or_default();
-            figures.count += 1;
-            figures.evictions += run.evictions;
-            figures.lost += run.lost;
-            self.outcome.unfinished += usize::from(!run.finished);
-            if let Some(at) = run.admitted {
-                times.entry(class.clone()).or_default().push(START.after(arrival.at).until(at));
+    /// Adds the runs that have not ended.
+    fn close(mut self) -> History {
+        for number in 0..self.live.len() {
+            if let Some(run) = self.live[number].as_ref().and_then(|live| live.admitted) {
+                self.record(number, run, None, false);
             }
         }
-        for (class, mut times) in times {
-            self.outcome.classes.entry(class).or_default().admission = Spread::of(&mut times);
-        }
-        let quota: i128 = self.plan.queues.iter().map(|queue| i128::from(queue.nominal)).sum();
-        let possible = quota * nanos(self.outcome.wall);
-        self.outcome.quota_use = if possible > 0 { self.work as f64 / possible as f64 } else { 0.0 };
-        self.outcome
+        self.history
     }
+}
+
+/// The figures of a plan's run.
+fn summarize(plan: &Plan, history: &History) -> Outcome {
+    let mut outcome =
+        Outcome { wall: history.wall, cycles: history.cycles, admissions: history.admissions, ..Outcome::default() };
+    let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+    for (arrival, record) in plan.arrivals.iter().zip(&history.jobs) {
+        let class = &plan.classes[arrival.class].name;
+        let figures = outcome.classes.entry(class.clone()).or_default();
+        figures.count += 1;
+        figures.evictions += record.evictions;
+        figures.lost += record.lost;
+        outcome.unfinished += usize::from(record.ended.is_none());
+        if let Some(at) = record.started {
+            times.entry(class.clone()).or_default().push(plan.start().after(arrival.at).until(at));
+        }
+    }
+    for (class, mut times) in times {
+        outcome.classes.entry(class).or_default().admission = Spread::of(&mut times);
+    }
+    // Thousandths of a CPU times nanoseconds, of runs that finished or were discarded.
+    let work: i128 = history
+        .runs
+        .iter()
+        .filter_map(|run| {
+            let class = &plan.classes[plan.arrivals[run.job as usize].class];
+            Some(i128::from(class.demand()) * nanos(run.from.until(run.to?)))
+        })
+        .sum();
+    let quota: i128 = plan.queues.iter().map(|queue| i128::from(queue.nominal)).sum();
+    let possible = quota * nanos(history.wall);
+    outcome.quota_use = if possible > 0 { work as f64 / possible as f64 } else { 0.0 };
+    outcome
 }
 
 fn nanos(duration: Duration) -> i128 {

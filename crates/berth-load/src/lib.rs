@@ -12,6 +12,8 @@
 //! The files are the generator configurations of Kueue's scalability test. [`drive::drive`]
 //! computes the schedule that the policies allow if decisions, writes and watches take no time. Any
 //! additional time of a real run is overhead. The same plan is used for a run against a real API.
+//! [`drive::run`] does the same for any [`Load`], such as a trace of a real cluster, and records
+//! what happened to each job ([`History`]).
 //!
 //! The crate reads no clock and does no I/O: the engine receives the plan's time, and the caller
 //! reads the files.
@@ -20,10 +22,12 @@ pub mod bound;
 pub mod chart;
 pub mod config;
 pub mod drive;
+pub mod history;
 pub mod ledger;
 pub mod plan;
 
 pub use config::{Config, ConfigError};
-pub use drive::{Outcome, Probe, Untimed, drive};
+pub use drive::{Load, Outcome, Probe, Untimed, drive};
+pub use history::{History, Holding, JobRecord, JobRun};
 pub use ledger::Ledger;
 pub use plan::Plan;

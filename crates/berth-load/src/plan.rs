@@ -13,6 +13,7 @@ use berth_engine::model::{
 use berth_engine::{Amount, Event, Name};
 
 use crate::config::{Config, Constraint, Policy, QueueSet, TopologyConfig, WorkloadTemplate};
+use crate::drive::Load;
 
 /// The resource of all quotas and requests.
 pub const RESOURCE: &str = "cpu";
@@ -194,8 +195,7 @@ impl Plan {
         })
     }
 
-    /// The configuration objects as events, ordered so that every referenced object exists.
-    pub fn objects(&self) -> Vec<Event> {
+    fn events(&self) -> Vec<Event> {
         let mut events = Vec::new();
         events.extend(self.topology.clone().map(Event::TopologyUpserted));
         events.extend(self.nodes.iter().cloned().map(Event::NodeUpserted));
@@ -226,9 +226,27 @@ impl Plan {
         }
         events
     }
+}
 
-    /// The created workload. Its UID is its number, so that ties are broken by creation order.
-    pub fn workload(&self, number: usize) -> Workload {
+impl Load for Plan {
+    fn objects(&self) -> Vec<Event> {
+        self.events()
+    }
+
+    fn jobs(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    fn created(&self, number: usize) -> Duration {
+        self.arrivals[number].at
+    }
+
+    fn run_time(&self, number: usize) -> Duration {
+        self.classes[self.arrivals[number].class].runtime
+    }
+
+    /// Its UID is its number, so that ties are broken by creation order.
+    fn workload(&self, number: usize) -> Workload {
         let arrival = &self.arrivals[number];
         let class = &self.classes[arrival.class];
         let queue = &self.queues[arrival.queue].name;

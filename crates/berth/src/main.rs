@@ -67,6 +67,11 @@ enum Command {
     Run(run::Options),
     /// Create, list and delete teams that share a cluster: namespaces, quotas, queues and users.
     Team(team::Options),
+    /// Replay the trace of a real cluster in virtual time, under one or several policies: waits,
+    /// use, fairness, lost work, cost.
+    Replay(berth_foresight::command::replay::Options),
+    /// Compare forecasts of start times within the trace of a real cluster with what happened then.
+    Forecast(berth_foresight::command::forecast::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -109,6 +114,8 @@ fn main() -> ExitCode {
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Team(options) => team::main(&options),
+        Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
+        Command::Forecast(options) => report(berth_foresight::command::forecast::run(&options)),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
@@ -120,6 +127,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a report.
+fn report(text: anyhow::Result<String>) -> anyhow::Result<ExitCode> {
+    process::print(&text?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn crds() -> anyhow::Result<ExitCode> {

@@ -55,6 +55,7 @@ const CRATES: &[&str] = &[
     "berth-embedded",
     "berth-process",
     "berth-bench",
+    "berth-foresight",
     "berth-simulator",
     "berth-dashboard",
     "berth-network",
@@ -75,6 +76,23 @@ fn load_plans_depend_on_the_engine_and_on_no_cluster() {
         CRATES.iter().copied().filter(|name| !["berth-engine", "berth-load", "berth-apimachinery"].contains(name));
     check("berth-load", &others.collect::<Vec<_>>());
     check("berth-load", &["kube", "k8s-openapi", "tokio", "rand"]);
+}
+
+#[test]
+fn replays_depend_on_no_cluster_and_read_no_clock() {
+    let allowed =
+        ["berth-foresight", "berth-load", "berth-controllers", "berth-engine", "berth-api", "berth-apimachinery"];
+    check("berth-foresight", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+    check("berth-foresight", &["kube", "tokio", "futures", "rand", "tracing"]);
+    let files = sources(&workspace_root().join("crates/berth-foresight/src"));
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("the file is readable");
+        assert!(!text.contains("::now("), "{} reads the clock", path.display());
+        let reads_files = text.contains("std::fs::");
+        let is_command = path.components().any(|part| part.as_os_str() == "command");
+        assert!(!reads_files || is_command, "{} reads files", path.display());
+    }
+    assert!(files.len() > 10, "found {} source files only: adapt the path in this test", files.len());
 }
 
 #[test]

@@ -8,29 +8,50 @@
 //! written to the claims (or to volumes that exist there). The pod is bound once the claims are
 //! bound.
 //!
-//! Not implemented: limits on the number of volumes of a node, scheduling profiles, extenders, and
-//! pod disruption budgets in preemption.
+//! A pod chooses one of several schedulers by `spec.schedulerName` ([`profile`]). All of them share
+//! the state, so they never give the same room twice. Some place gangs: pod by pod with reservations
+//! ([`coscheduling`]), or as a whole ([`whole`], [`group_preemption`]).
+//!
+//! Not implemented: limits on the number of volumes of a node, and extenders.
 
+mod assume;
+mod coscheduling;
+mod decide;
+mod gangs;
+mod group_preemption;
+mod profile;
+mod results;
 mod state;
 mod volumes;
+mod whole;
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::{AutoscalingProfile, ClusterConfiguration};
+use berth_api::berth::ClusterConfiguration;
+use berth_api::scheduling::PodGroup;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{
+    Binding, ConfigMap, Namespace, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
-use crate::scheduling::{Packing, PodInfo};
-pub use state::{Decision, State, Wake};
+use crate::scheduling::PodInfo;
+pub use profile::{GangPlugin, Profile};
+pub use state::{Decision, Results, State, Wake};
 
 /// Maximum number of bindings in flight: enough to fill a group commit, few enough to keep their
 /// order readable.
@@ -50,23 +71,25 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let claims: Cache<PersistentVolumeClaim> = manager.cache();
     let volumes: Cache<PersistentVolume> = manager.cache();
     let classes: Cache<StorageClass> = manager.cache();
-    let packing = match configuration.autoscaling.profile {
-        AutoscalingProfile::Balanced => Packing::Spread,
-        AutoscalingProfile::OptimizeUtilization => Packing::Pack,
-    };
-    let name = configuration.scheduler.name.clone();
-    let state = Arc::new(Mutex::new(State::new(name.clone(), packing, configuration.scheduler.preemption)));
+    let pod_groups: Cache<PodGroup> = manager.cache_if_served();
+    let config_maps: Cache<ConfigMap> = manager.cache();
+    let budgets: Cache<PodDisruptionBudget> = manager.cache();
+    let profiles = Profile::all(configuration);
+    let recorders = profiles.iter().map(|profile| (profile.name.clone(), manager.recorder(&profile.name))).collect();
+    let state = Arc::new(Mutex::new(State::new(profiles)));
     let scheduler = Scheduler {
-        name: name.clone(),
         client: manager.client(),
         clock: manager.clock(),
-        recorder: manager.recorder(&name),
+        recorder: manager.recorder(&configuration.scheduler.name),
+        recorders,
         pods: pods.clone(),
         claims: claims.clone(),
         volumes: volumes.clone(),
+        config_maps: config_maps.clone(),
         state: state.clone(),
     };
     let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state.clone());
+    let (on_pod_group, on_config_map, on_budget) = (state.clone(), state.clone(), state.clone());
     let (on_claim, on_volume, on_class) = (state.clone(), state.clone(), state);
     let builder = manager.controller("scheduler");
     let queue = builder.queue();
@@ -80,6 +103,7 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     };
     let (wake_for_node, wake_for_claim) = (wake.clone(), wake.clone());
     let (wake_for_volume, wake_for_class) = (wake.clone(), wake.clone());
+    let (wake_for_pod_group, wake_for_config_map) = (wake.clone(), wake.clone());
     builder
         .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&nodes, move |delta| wake_for_node(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
@@ -98,8 +122,25 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
             let name = delta.latest().name_any();
             wake_for_class(lock(&on_class).class_changed(&name, delta.new.as_ref()))
         })
+        .watch(&budgets, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            lock(&on_budget).budget_changed(&key, delta.new.as_ref());
+            None
+        })
+        .watch(&pod_groups, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            wake_for_pod_group(lock(&on_pod_group).pod_group_changed(&key, delta.new.as_ref()))
+        })
+        .watch(&config_maps, move |delta| {
+            wake_for_config_map(lock(&on_config_map).config_map_changed(delta.old.as_ref(), delta.new.as_ref()))
+        })
         .concurrency(1)
         .run(scheduler);
+}
+
+/// True if any scheduler of the configuration forms gangs.
+pub fn forms_gangs(configuration: &ClusterConfiguration) -> bool {
+    Profile::all(configuration).iter().any(|profile| profile.gangs != GangPlugin::None)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -107,13 +148,16 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 struct Scheduler {
-    name: String,
     client: Client,
     clock: Clock,
+    /// Records events of the default scheduler.
     recorder: Recorder,
+    /// Recorders of all schedulers, by name.
+    recorders: BTreeMap<String, Recorder>,
     pods: Cache<Pod>,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
+    config_maps: Cache<ConfigMap>,
     state: Arc<Mutex<State>>,
 }
 
@@ -121,42 +165,73 @@ impl Reconciler for Scheduler {
     async fn reconcile(&self, _: ObjectKey) -> Result<Action, Error> {
         let mut refused = false;
         loop {
-            let decisions = lock(&self.state).decide();
-            let has_prepared = decisions.iter().any(|decision| matches!(decision, Decision::Prepare { .. }));
-            let mut writes =
-                futures::stream::iter(decisions).map(|decision| self.write(decision)).buffered(BINDINGS_IN_FLIGHT);
+            let started = self.clock.now();
+            let decisions = lock(&self.state).decide(started);
+            let solver_time = self.clock.now().duration_since(started);
+            let mut writes = futures::stream::iter(decisions)
+                .map(|decision| self.write(decision, solver_time))
+                .buffered(BINDINGS_IN_FLIGHT);
             while let Some(written) = writes.next().await {
                 refused |= !written;
             }
-            // The claims may have been bound while the choices for other pods were written.
-            if !has_prepared || !lock(&self.state).has_prepared() {
-                return Ok(if refused { Action::After(RETRY) } else { Action::Wait });
+            // Claims may have been bound while the choices for other pods were written, and a gang may
+            // have given nodes back that other pods can use.
+            let state = lock(&self.state);
+            if refused || !state.has_active() {
+                let due = state.due().map(|due| self.clock.until(due));
+                let retry = refused.then_some(RETRY);
+                return Ok(due.into_iter().chain(retry).min().map_or(Action::Wait, Action::After));
             }
         }
     }
 }
 
 impl Scheduler {
+    /// The recorder of a pod's scheduler.
+    fn recorder(&self, pod: &PodInfo) -> &Recorder {
+        self.recorders.get(pod.scheduler_name()).unwrap_or(&self.recorder)
+    }
+
     /// Writes one decision. Returns false if the pod must be tried again soon.
-    async fn write(&self, decision: Decision) -> bool {
+    async fn write(&self, decision: Decision, solver_time: SignedDuration) -> bool {
+        match decision {
+            Decision::Gang { results, members } => self.write_gang(results, members, solver_time).await,
+            single => self.write_single(single).await,
+        }
+    }
+
+    /// Writes the decision for one pod.
+    async fn write_single(&self, decision: Decision) -> bool {
         match decision {
             Decision::Bind { pod, node } => self.bind(&pod, &node).await,
             Decision::Prepare { pod, node, choices } => self.prepare(&pod, &node, &choices).await,
-            Decision::Wait { pod, message, nominated, victims } => {
-                for victim in victims.iter().filter(|victim| !victim.is_terminating()) {
-                    if let Err(error) = self.evict(victim, &pod, nominated.as_deref().unwrap_or_default()).await {
-                        let error = berth_runtime::brief(&error);
-                        tracing::warn!(victim = %victim.key, %error, "preemption failed");
-                    }
-                }
-                match self.explain(&pod, &message, nominated.as_deref()).await {
-                    Ok(()) => true,
-                    Err(error) => {
-                        tracing::debug!(pod = %pod.key, error = berth_runtime::brief(&error), "cannot write the condition of a pod");
-                        true
-                    }
-                }
+            Decision::Hold { pod, message } => {
+                self.recorder(&pod).event(pod.pod.as_ref(), EventType::Normal, "WaitingForPodGroup", &message);
+                true
             }
+            Decision::NoScheduler { pod, message } => {
+                self.recorder.event(pod.pod.as_ref(), EventType::Warning, "FailedScheduling", &message);
+                true
+            }
+            Decision::Wait { pod, message, nominated, victims } => {
+                self.wait(&pod, &message, nominated.as_deref(), &victims).await;
+                true
+            }
+            Decision::Gang { .. } => unreachable!("gangs have no gangs as members"),
+        }
+    }
+
+    /// Evicts the victims of a pod, and writes why it has no node.
+    async fn wait(&self, pod: &PodInfo, message: &str, nominated: Option<&str>, victims: &[Arc<PodInfo>]) {
+        for victim in victims.iter().filter(|victim| !victim.is_terminating()) {
+            if let Err(error) = self.evict(victim, pod, nominated.unwrap_or_default()).await {
+                let error = berth_runtime::brief(&error);
+                tracing::warn!(victim = %victim.key, %error, "preemption failed");
+            }
+        }
+        if let Err(error) = self.explain(pod, message, nominated).await {
+            let error = berth_runtime::brief(&error);
+            tracing::debug!(pod = %pod.key, error, "cannot write the condition of a pod");
         }
     }
 
@@ -177,7 +252,7 @@ impl Scheduler {
         match bound {
             Ok(_) => {
                 let message = format!("Successfully assigned {} to {node}", pod.key);
-                self.recorder.event(pod.pod.as_ref(), EventType::Normal, "Scheduled", &message);
+                self.recorder(pod).event(pod.pod.as_ref(), EventType::Normal, "Scheduled", &message);
                 true
             }
             Err(error) => {
@@ -196,7 +271,7 @@ impl Scheduler {
     async fn explain(&self, pod: &PodInfo, message: &str, nominated: Option<&str>) -> Result<(), kube::Error> {
         let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let known = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
-        if state::is_said(pod, message) && (nominated.is_none() || nominated == pod.nominated_node()) {
+        if decide::is_said(pod, message) && (nominated.is_none() || nominated == pod.nominated_node()) {
             return Ok(());
         }
         let now = stamp(self.clock.now());
@@ -212,13 +287,14 @@ impl Scheduler {
             status["nominatedNodeName"] = json!(nominated);
         }
         self.patch_status(&pod.key, pod.pod.metadata.uid.as_deref(), status).await?;
-        self.recorder.event(pod.pod.as_ref(), EventType::Warning, "FailedScheduling", message);
+        self.recorder(pod).event(pod.pod.as_ref(), EventType::Warning, "FailedScheduling", message);
         Ok(())
     }
 
     /// Evicts a pod of lower priority.
     async fn evict(&self, victim: &PodInfo, preemptor: &PodInfo, node: &str) -> Result<(), kube::Error> {
-        let message = format!("{}: preempting to accommodate a higher priority pod", self.name);
+        let scheduler = preemptor.scheduler_name();
+        let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
         let status = json!({ "conditions": [{
             "type": "DisruptionTarget",
             "status": "True",
@@ -239,7 +315,7 @@ impl Scheduler {
         }
         let by = preemptor.pod.meta().uid.as_deref().unwrap_or_default();
         let message = format!("Preempted by pod {by} on node {node}");
-        self.recorder.event(victim.pod.as_ref(), EventType::Normal, "Preempted", &message);
+        self.recorder(preemptor).event(victim.pod.as_ref(), EventType::Normal, "Preempted", &message);
         Ok(())
     }
 

@@ -1,23 +1,24 @@
 //! The scheduler's state: the cluster as it will be after all decisions are written, and the
-//! pending pods.
+//! pending pods. This module applies changes; [`super::decide`] decides.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::scheduling::PodGroup;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use crate::scheduling::{
-    Choice, Cluster, Packing, Placement, PodInfo, Preemption, Resources, Storage, Unfit, fits, is_free, place, preempt,
-    unschedulable_message,
-};
+use super::gangs::{Gang, GangKind, Gangs};
+use super::profile::Profile;
+use crate::scheduling::{Choice, Cluster, PodInfo, Resources, Storage, fits, is_free};
 use crate::storage::facts::claim_key;
 
-/// The decision for one pod.
+/// The decision for one pod, or for the pods of a gang.
 #[derive(Clone, Debug)]
 pub enum Decision {
     /// Bind the pod to a node.
@@ -47,6 +48,40 @@ pub enum Decision {
         /// Pods to evict for it.
         victims: Vec<Arc<PodInfo>>,
     },
+    /// The pod has a node, which is reserved until enough pods of its group have one.
+    Hold {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// What it waits for.
+        message: String,
+    },
+    /// Write the results of a gang, and then the decisions for its pods.
+    Gang {
+        /// The results; `None` for gangs that have none.
+        results: Option<Results>,
+        /// The decisions for its pods.
+        members: Vec<Decision>,
+    },
+    /// The pod names a scheduler that the cluster does not have.
+    NoScheduler {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// The name, and the accepted ones.
+        message: String,
+    },
+}
+
+/// What is written to the ConfigMap and the pods of a Sakkara group.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// The group's ConfigMap.
+    pub config_map: Arc<ConfigMap>,
+    /// Data to write before the decisions for its pods; `None` deletes a key.
+    pub data: BTreeMap<String, Option<String>>,
+    /// Labels to write before its pods are bound.
+    pub labels: Vec<(Arc<PodInfo>, BTreeMap<String, String>)>,
+    /// Time of the first attempt, if the decisions bind the last pods of the group.
+    pub completes: Option<Timestamp>,
 }
 
 /// When the next decisions are due.
@@ -60,61 +95,73 @@ pub enum Wake {
     Now,
 }
 
-/// Order of attempts: the most important first, then the longest waiting; pods of the same second
-/// in the order in which they were seen.
-type Turn = (Reverse<i32>, Timestamp, u64);
+/// Order of attempts: the most important first, then the longest waiting, then gangs by name, so
+/// that the pods of a gang are adjacent; pods of the same second in the order in which they were
+/// seen. The time of a gang is that of its declaration, or of its last rejection.
+pub(super) type Turn = (Reverse<i32>, Timestamp, String, u64);
 
 /// A pod without a node.
 #[derive(Clone)]
-struct Waiting {
-    turn: Turn,
-    pod: Arc<PodInfo>,
+pub(super) struct Waiting {
+    pub(super) turn: Turn,
+    pub(super) pod: Arc<PodInfo>,
     /// The class of pods that fit on the same nodes; `None` if the pod's placement depends on other
     /// pods.
-    class: Option<Arc<str>>,
+    pub(super) class: Option<Arc<str>>,
+    /// Its scheduler.
+    pub(super) profile: Arc<Profile>,
+    /// Its gang, if its scheduler forms gangs.
+    pub(super) gang: Option<Gang>,
 }
 
-/// The scheduler's state. All of it can be rebuilt from the API.
+/// The scheduler's state. All of it can be rebuilt from the API, except reservations.
 pub struct State {
-    scheduler: String,
-    packing: Packing,
-    preemption: bool,
-    cluster: Cluster,
+    /// The schedulers by name; the default is the one of pods without a name.
+    pub(super) profiles: BTreeMap<String, Arc<Profile>>,
+    pub(super) cluster: Cluster,
     seen: u64,
     /// Pods without a node, by key.
-    waiting: BTreeMap<ObjectKey, Waiting>,
+    pub(super) waiting: BTreeMap<ObjectKey, Waiting>,
     /// All pending pods, in their order.
-    turns: BTreeMap<Turn, ObjectKey>,
-    /// New pods that were not tried yet.
-    active: BTreeMap<Turn, ObjectKey>,
+    pub(super) turns: BTreeMap<Turn, ObjectKey>,
+    /// Pods that are to be tried: new ones, and those that a change concerns.
+    pub(super) active: BTreeMap<Turn, ObjectKey>,
     /// Nodes that may have more free capacity than when the pending pods were last tried.
-    changed: BTreeSet<String>,
-    /// Pods whose binding is being written: they are counted on their node, and changes to the
-    /// unbound pod are ignored.
-    assumed: BTreeSet<ObjectKey>,
-    storage: Storage,
+    pub(super) changed: BTreeSet<String>,
+    /// Pods whose binding is being written, or that hold a node for their gang: they are counted on
+    /// their node, and changes to the unbound pod are ignored.
+    pub(super) assumed: BTreeSet<ObjectKey>,
+    pub(super) storage: Storage,
     /// Pods without a node that use claims, by claim.
-    users: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
-    /// Assumed pods whose claims wait for volumes, with their node.
-    preparing: BTreeMap<ObjectKey, Preparing>,
+    pub(super) users: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// Assumed pods whose claims, or the claims of whose gang, wait for volumes.
+    pub(super) preparing: BTreeMap<ObjectKey, Preparing>,
     /// Assumed pods whose claims have changed.
-    to_check: BTreeSet<ObjectKey>,
+    pub(super) to_check: BTreeSet<ObjectKey>,
+    pub(super) gangs: Gangs,
+    /// Sakkara groups whose pods may all be bound although their ConfigMap does not say so: the
+    /// process may have ended between these writes.
+    pub(super) unreported: BTreeSet<Gang>,
+    /// UIDs of the pods whose scheduler does not exist, by key.
+    without_scheduler: BTreeMap<ObjectKey, Option<String>>,
+    /// Decisions that changes have led to.
+    pub(super) ready: Vec<Decision>,
 }
 
 /// An assumed pod whose claims wait for volumes.
-struct Preparing {
-    node: String,
+pub(super) struct Preparing {
+    pub(super) node: String,
     /// True if the choices for its claims are written.
-    is_written: bool,
+    pub(super) is_written: bool,
+    /// The gang whose pods are bound together.
+    pub(super) gang: Option<Gang>,
 }
 
 impl State {
-    /// An empty state for the scheduler of this name.
-    pub fn new(scheduler: String, packing: Packing, preemption: bool) -> Self {
+    /// An empty state for these schedulers.
+    pub fn new(profiles: Vec<Profile>) -> Self {
         Self {
-            scheduler,
-            packing,
-            preemption,
+            profiles: profiles.into_iter().map(|profile| (profile.name.clone(), Arc::new(profile))).collect(),
             cluster: Cluster::default(),
             seen: 0,
             waiting: BTreeMap::new(),
@@ -126,28 +173,46 @@ impl State {
             users: BTreeMap::new(),
             preparing: BTreeMap::new(),
             to_check: BTreeSet::new(),
+            gangs: Gangs::default(),
+            unreported: BTreeSet::new(),
+            without_scheduler: BTreeMap::new(),
+            ready: Vec::new(),
         }
+    }
+
+    /// The scheduler of a pod, if the cluster has it.
+    pub(super) fn profile_of(&self, pod: &PodInfo) -> Option<&Arc<Profile>> {
+        self.profiles.get(pod.scheduler_name())
     }
 
     /// Applies a change to a pod.
     pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> Wake {
+        self.gangs.pod_changed(old, new);
         let info = new.map(|pod| PodInfo::new(pod.clone()));
         let Some(info) = info.filter(|info| !info.is_terminal()) else {
             let key = new.or(old).map(|pod| ObjectKey::of(pod.as_ref()));
             if let Some(key) = key {
                 self.forget(&key);
             }
+            self.gangs.forget_unused();
             return self.soon();
         };
         if let Some(node) = info.node_name().map(str::to_owned) {
             self.stop_waiting(&info.key);
             self.stop_assuming(&info.key);
+            self.without_scheduler.remove(&info.key);
+            let gang = self.profile_of(&info).and_then(|profile| Gang::of(&info, profile));
             self.cluster.place(Arc::new(info), &node);
-            return Wake::Never;
+            return gang.map_or(Wake::Never, |gang| self.check_report(gang));
         }
-        if info.is_gated() || info.is_terminating() || !info.is_for_scheduler(&self.scheduler) {
+        if info.is_gated() || info.is_terminating() {
             self.forget(&info.key);
             return self.soon();
+        }
+        if self.profile_of(&info).is_none() {
+            let reported = self.without_scheduler.remove(&info.key);
+            self.forget(&info.key);
+            return self.report_missing_scheduler(info, reported);
         }
         if self.assumed.contains(&info.key) {
             return Wake::Never;
@@ -175,6 +240,94 @@ impl State {
         }
     }
 
+    /// Reports once for each pod that its scheduler does not exist. `reported` is the UID of the last
+    /// pod of this name for which that was reported.
+    fn report_missing_scheduler(&mut self, pod: PodInfo, reported: Option<Option<String>>) -> Wake {
+        let uid = pod.pod.metadata.uid.clone();
+        self.without_scheduler.insert(pod.key.clone(), uid.clone());
+        if reported == Some(uid) {
+            return self.soon();
+        }
+        let names: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
+        let message =
+            format!("no scheduler is named {:?} in this cluster: expected {}", pod.scheduler_name(), names.join(", "));
+        self.ready.push(Decision::NoScheduler { pod: Arc::new(pod), message });
+        Wake::Now
+    }
+
+    /// Applies a change to a PodGroup.
+    pub fn pod_group_changed(&mut self, key: &ObjectKey, new: Option<&Arc<PodGroup>>) -> Wake {
+        if !self.gangs.pod_group_changed(key, new) {
+            return Wake::Never;
+        }
+        for kind in [GangKind::Coscheduled, GangKind::Whole] {
+            let gang = Gang { key: key.clone(), kind };
+            if new.is_none() {
+                let released = self.release_all(&gang);
+                self.changed.extend(released.into_iter().map(|(_, node)| node));
+            }
+            self.try_gang_again(&gang);
+        }
+        self.soon()
+    }
+
+    /// Applies a change to a ConfigMap, which may declare a Sakkara group or a topology.
+    pub fn config_map_changed(&mut self, old: Option<&Arc<ConfigMap>>, new: Option<&Arc<ConfigMap>>) -> Wake {
+        let (groups, is_topology) = self.gangs.config_map_changed(old, new);
+        let namespace = new.or(old).and_then(|map| map.namespace()).unwrap_or_default();
+        for name in groups {
+            let gang = Gang { key: ObjectKey::namespaced(&namespace, name), kind: GangKind::Sakkara };
+            self.try_gang_again(&gang);
+            self.check_report(gang);
+        }
+        if is_topology {
+            let gangs = self.waiting.values().filter_map(|waiting| waiting.gang.clone());
+            let gangs: BTreeSet<Gang> = gangs.filter(|gang| gang.kind != GangKind::Coscheduled).collect();
+            for gang in gangs {
+                self.try_gang_again(&gang);
+            }
+        }
+        self.soon()
+    }
+
+    /// Lets the next round check if a group's ConfigMap has to state that its pods are bound.
+    fn check_report(&mut self, gang: Gang) -> Wake {
+        if gang.kind != GangKind::Sakkara || !self.gangs.is_unreported(&gang) {
+            return Wake::Never;
+        }
+        self.unreported.insert(gang);
+        Wake::Soon
+    }
+
+    /// Computes the turns of the waiting pods of a gang anew, and lets them be tried.
+    pub(super) fn try_gang_again(&mut self, gang: &Gang) {
+        for pod in self.waiting_members(gang) {
+            self.wait(pod);
+        }
+    }
+
+    /// The pods of a gang without a node.
+    pub(super) fn waiting_members(&self, gang: &Gang) -> Vec<Arc<PodInfo>> {
+        let waiting = self.gangs.pods(gang).filter_map(|key| self.waiting.get(key));
+        waiting.filter(|waiting| waiting.gang.as_ref() == Some(gang)).map(|waiting| waiting.pod.clone()).collect()
+    }
+
+    /// Takes the reserved nodes from the pods of a gang. They wait again, and are not tried before a
+    /// change.
+    pub(super) fn release_all(&mut self, gang: &Gang) -> Vec<(Arc<PodInfo>, String)> {
+        let held = self.gangs.take_held(gang);
+        let mut released = Vec::new();
+        for key in held.keys() {
+            let node = self.cluster.place_of(key).map(str::to_owned);
+            self.assumed.remove(key);
+            if let (Some(pod), Some(node)) = (self.cluster.remove_pod(key), node) {
+                self.enqueue(pod.clone(), false);
+                released.push((pod, node));
+            }
+        }
+        released
+    }
+
     /// Applies a change to a node.
     pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> Wake {
         match new {
@@ -188,15 +341,16 @@ impl State {
                 if matters {
                     self.cluster.set_node(node.clone());
                     self.changed.insert(node.name_any());
+                    self.check_held_on(&node.name_any());
                 }
             }
             None => {
                 if let Some(old) = old {
                     let name = old.name_any();
+                    let assumed = self.cluster.node(&name).into_iter().flat_map(|node| node.pods.keys());
+                    let assumed: Vec<ObjectKey> = assumed.filter(|key| self.is_kept(key)).cloned().collect();
                     self.cluster.remove_node(&name);
-                    let here = self.preparing.iter().filter(|(_, preparing)| preparing.node == name);
-                    let here: Vec<_> = here.map(|(key, _)| key.clone()).collect();
-                    for key in here {
+                    for key in assumed {
                         self.binding_failed(&key);
                     }
                 }
@@ -205,17 +359,45 @@ impl State {
         self.soon()
     }
 
+    /// Takes the reservations of pods that no longer fit on a changed node.
+    fn check_held_on(&mut self, name: &str) {
+        let here = self.cluster.node(name).into_iter().flat_map(|node| node.pods.keys());
+        let held: Vec<ObjectKey> = here.filter(|key| self.gangs.is_held(key)).cloned().collect();
+        for key in held {
+            let Some(pod) = self.cluster.remove_pod(&key) else { continue };
+            if self.cluster.node(name).is_some_and(|node| fits(&pod, node, &Resources::default()).is_ok()) {
+                self.cluster.place(pod, name);
+            } else {
+                self.stop_assuming(&key);
+                self.wait(pod);
+            }
+        }
+    }
+
     fn soon(&self) -> Wake {
-        let has_work = !self.active.is_empty()
-            || !self.to_check.is_empty()
-            || !self.changed.is_empty() && !self.waiting.is_empty();
+        let has_work = self.has_active() || !self.changed.is_empty() && !self.waiting.is_empty();
         if has_work { Wake::Soon } else { Wake::Never }
+    }
+
+    /// True if pods are to be tried, without a change to nodes.
+    pub fn has_active(&self) -> bool {
+        !self.active.is_empty() || !self.to_check.is_empty() || !self.ready.is_empty() || !self.unreported.is_empty()
+    }
+
+    /// True if the pod keeps its node without a write in progress: for its claims or its gang.
+    fn is_kept(&self, key: &ObjectKey) -> bool {
+        self.preparing.contains_key(key) || self.gangs.is_held(key)
     }
 
     /// Applies a change to a namespace's labels.
     pub fn namespace_changed(&mut self, old: Option<&Arc<Namespace>>, new: Option<&Arc<Namespace>>) {
         let Some(any) = new.or(old) else { return };
         self.cluster.set_namespace(&any.name_any(), new.map(|namespace| namespace.labels().clone()));
+    }
+
+    /// Applies a change to a disruption budget.
+    pub fn budget_changed(&mut self, key: &ObjectKey, new: Option<&Arc<PodDisruptionBudget>>) {
+        self.cluster.set_budget(key, new.cloned());
     }
 
     /// Applies a change to a claim.
@@ -263,7 +445,7 @@ impl State {
         if self.preparing.contains_key(key) {
             self.to_check.insert(key.clone());
         } else if let Some(Waiting { turn, .. }) = self.waiting.get(key) {
-            self.active.insert(*turn, key.clone());
+            self.active.insert(turn.clone(), key.clone());
         }
     }
 
@@ -277,176 +459,7 @@ impl State {
         self.storage.claim(key).cloned()
     }
 
-    /// Records that the choices for a pod's claims are written.
-    pub fn prepared(&mut self, key: &ObjectKey) {
-        if let Some(preparing) = self.preparing.get_mut(key) {
-            preparing.is_written = true;
-            self.to_check.insert(key.clone());
-        }
-    }
-
-    /// True if the claims of assumed pods have changed.
-    pub fn has_prepared(&self) -> bool {
-        !self.to_check.is_empty()
-    }
-
-    /// Decides the pods whose claims have changed: pods with all volumes are bound. Pods whose
-    /// volumes are not available on the chosen node are decided again.
-    fn check_prepared(&mut self) -> Vec<Decision> {
-        let mut decisions = Vec::new();
-        for key in std::mem::take(&mut self.to_check) {
-            let Some(Preparing { node, is_written: true }) = self.preparing.get(&key) else { continue };
-            let node = node.clone();
-            let Some(pod) = self.cluster.pod(&key).map(|pod| Arc::new(pod.with_volumes(&self.storage))) else {
-                continue;
-            };
-            let fits = self.cluster.node(&node).is_some_and(|it| pod.volumes().on(it.name(), it.labels()).is_ok());
-            if fits && pod.volumes().are_bound() {
-                self.stop_preparing(&key);
-                decisions.push(Decision::Bind { pod, node });
-            } else if !fits || !pod.volumes().are_for(&node) {
-                self.binding_failed(&key);
-            }
-        }
-        decisions
-    }
-
-    /// Reverts a decision that could not be written.
-    pub fn binding_failed(&mut self, key: &ObjectKey) {
-        if self.stop_assuming(key)
-            && let Some(pod) = self.cluster.remove_pod(key)
-        {
-            self.wait(pod);
-        }
-    }
-
-    /// Decides all pods that are worth trying.
-    pub fn decide(&mut self) -> Vec<Decision> {
-        let mut decisions = self.check_prepared();
-        let new = std::mem::take(&mut self.active);
-        let changed = std::mem::take(&mut self.changed);
-        let turns = if changed.is_empty() { new.clone() } else { self.turns.clone() };
-        let mut helped: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        // Placing pods only reduces capacity: if a pod does not fit now, no later pod of its class
-        // fits in this round.
-        let mut hopeless: BTreeMap<Arc<str>, String> = BTreeMap::new();
-        for (turn, key) in turns {
-            let Some(Waiting { pod, class, .. }) = self.waiting.get(&key).cloned() else { continue };
-            let class = class.filter(|_| pod.nominated_node().is_none());
-            // As with kube-scheduler's queueing hints: a pod is not tried again after a change that
-            // cannot help it.
-            if let (false, Some(class)) = (new.contains_key(&turn), &class) {
-                let may_help = || changed.iter().any(|node| self.could_take(node, &pod));
-                if !*helped.entry(class.clone()).or_insert_with(may_help) {
-                    continue;
-                }
-            }
-            if let Some(message) = class.as_ref().and_then(|class| hopeless.get(class)) {
-                if !is_said(&pod, message) {
-                    let message = message.clone();
-                    decisions.push(Decision::Wait { pod, message, nominated: None, victims: Vec::new() });
-                }
-                continue;
-            }
-            let pod = self.with_volumes(pod);
-            if let Some(why) = &pod.volumes().blocked {
-                decisions.extend(self.blocked(&pod, why));
-                continue;
-            }
-            match place(&pod, &self.cluster, self.packing) {
-                Placement::Node(node) => decisions.push(self.assume(pod, node)),
-                Placement::Nowhere { reasons, preemptible } => {
-                    let count = self.cluster.node_count();
-                    let outcome = if self.preemption {
-                        preempt(&pod, &self.cluster, &preemptible)
-                    } else {
-                        Preemption::Impossible(String::new())
-                    };
-                    let (text, nominated, victims) = match outcome {
-                        Preemption::Possible { node, victims } => {
-                            self.cluster.nominate(pod.clone(), &node);
-                            (String::new(), Some(node), victims)
-                        }
-                        Preemption::Impossible(text) => (text, None, Vec::new()),
-                    };
-                    let message = unschedulable_message(count, &reasons, &text);
-                    if nominated.is_none()
-                        && let Some(class) = class
-                    {
-                        hopeless.insert(class, message.clone());
-                    }
-                    if nominated.is_none() && is_said(&pod, &message) {
-                        continue;
-                    }
-                    decisions.push(Decision::Wait { pod, message, nominated, victims });
-                }
-            }
-        }
-        decisions
-    }
-
-    /// The pod with the current requirements of its claims.
-    fn with_volumes(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
-        if pod.claims().next().is_none() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
-    }
-
-    /// The decision for a pod whose claims cannot be used; `None` if its condition has that message
-    /// already.
-    fn blocked(&self, pod: &Arc<PodInfo>, why: &str) -> Option<Decision> {
-        let count = self.cluster.node_count();
-        let mut message = unschedulable_message(count, &BTreeMap::new(), "");
-        if count > 0 {
-            message = format!("0/{count} nodes are available: {why}.");
-            if self.preemption
-                && let Preemption::Impossible(text) = preempt(pod, &self.cluster, &[])
-            {
-                message = format!("{message} {text}");
-            }
-        }
-        let pod = pod.clone();
-        (!is_said(&pod, &message)).then_some(Decision::Wait { pod, message, nominated: None, victims: Vec::new() })
-    }
-
-    /// Counts the pod on its node, and returns the first write.
-    fn assume(&mut self, pod: Arc<PodInfo>, node: String) -> Decision {
-        self.stop_waiting(&pod.key);
-        self.assumed.insert(pod.key.clone());
-        self.cluster.place(pod.clone(), &node);
-        if pod.volumes().are_bound() {
-            return Decision::Bind { pod, node };
-        }
-        let choices = self.cluster.node(&node).map(|node| pod.volumes().on(node.name(), node.labels()));
-        let choices = choices.and_then(Result::ok).unwrap_or_default();
-        self.storage.take(&choices);
-        self.preparing.insert(pod.key.clone(), Preparing { node: node.clone(), is_written: false });
-        for claim in pod.claims() {
-            self.users.entry(claim).or_default().insert(pod.key.clone());
-        }
-        Decision::Prepare { pod, node, choices }
-    }
-
-    fn stop_preparing(&mut self, key: &ObjectKey) {
-        self.preparing.remove(key);
-        self.to_check.remove(key);
-        if !self.waiting.contains_key(key)
-            && let Some(pod) = self.cluster.pod(key).cloned()
-        {
-            self.forget_uses(&pod);
-            for claim in pod.claims() {
-                self.storage.give_back(&claim);
-            }
-        }
-    }
-
-    /// Stops counting an assumed pod. Returns true if the pod was assumed.
-    fn stop_assuming(&mut self, key: &ObjectKey) -> bool {
-        if self.preparing.contains_key(key) {
-            self.stop_preparing(key);
-        }
-        self.assumed.remove(key)
-    }
-
-    fn forget_uses(&mut self, pod: &PodInfo) {
+    pub(super) fn forget_uses(&mut self, pod: &PodInfo) {
         for claim in pod.claims() {
             if let Some(users) = self.users.get_mut(&claim) {
                 users.remove(&pod.key);
@@ -457,12 +470,8 @@ impl State {
         }
     }
 
-    /// Number of pending pods.
-    pub fn waiting_count(&self) -> usize {
-        self.waiting.len()
-    }
-
     fn forget(&mut self, key: &ObjectKey) {
+        self.without_scheduler.remove(key);
         self.stop_waiting(key);
         self.stop_assuming(key);
         let node = self.cluster.place_of(key).map(str::to_owned);
@@ -475,49 +484,51 @@ impl State {
         }
     }
 
-    fn wait(&mut self, pod: Arc<PodInfo>) {
+    /// Adds a pod without a node, to be tried now.
+    pub(super) fn wait(&mut self, pod: Arc<PodInfo>) {
+        self.enqueue(pod, true);
+    }
+
+    /// Adds a pod without a node. One that is not active is tried after a change that may help it.
+    pub(super) fn enqueue(&mut self, pod: Arc<PodInfo>, is_active: bool) {
         self.stop_waiting(&pod.key);
+        let Some(profile) = self.profile_of(&pod).cloned() else { return };
         self.seen += 1;
-        let turn = (Reverse(pod.priority), pod.created(), self.seen);
-        self.active.insert(turn, pod.key.clone());
-        self.turns.insert(turn, pod.key.clone());
+        let gang = Gang::of(&pod, &profile);
+        let turn = self.turn(&pod, gang.as_ref());
+        if is_active {
+            self.active.insert(turn.clone(), pod.key.clone());
+        }
+        self.turns.insert(turn.clone(), pod.key.clone());
         let class = (!pod.depends_on_pods()).then(|| pod.class().clone());
         for claim in pod.claims() {
             self.users.entry(claim).or_default().insert(pod.key.clone());
         }
-        self.waiting.insert(pod.key.clone(), Waiting { turn, pod, class });
+        self.waiting.insert(pod.key.clone(), Waiting { turn, pod, class, profile, gang });
     }
 
-    fn stop_waiting(&mut self, key: &ObjectKey) {
+    fn turn(&self, pod: &PodInfo, gang: Option<&Gang>) -> Turn {
+        let Some(gang) = gang else { return (Reverse(pod.priority), pod.created(), String::new(), self.seen) };
+        let failed_at = self.gangs.memory(gang).and_then(|memory| memory.failed_at);
+        let (priority, declared_at) = match gang.kind {
+            GangKind::Sakkara => {
+                let declared = self.gangs.declared(gang);
+                let priority = declared.as_ref().and_then(|it| it.group.as_ref().ok()).map(|group| group.priority);
+                (priority.unwrap_or(pod.priority), declared.and_then(|it| it.config_map.creation_timestamp()))
+            }
+            GangKind::Coscheduled | GangKind::Whole => {
+                (pod.priority, self.gangs.pod_group(gang).and_then(|group| group.creation_timestamp()))
+            }
+        };
+        let time = failed_at.or(declared_at.map(|time| time.0)).unwrap_or_else(|| pod.created());
+        (Reverse(priority), time, gang.key.to_string(), self.seen)
+    }
+
+    pub(super) fn stop_waiting(&mut self, key: &ObjectKey) {
         if let Some(Waiting { turn, pod, .. }) = self.waiting.remove(key) {
             self.active.remove(&turn);
             self.turns.remove(&turn);
             self.forget_uses(&pod);
         }
     }
-
-    fn could_take(&self, node: &str, pod: &PodInfo) -> bool {
-        let Some(node) = self.cluster.node(node) else { return false };
-        let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
-        match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
-            Ok(()) => true,
-            // The pod fits only if pods of lower priority are evicted.
-            Err(reasons) => {
-                self.preemption
-                    && reasons.iter().all(Unfit::is_resolvable)
-                    && node.pods.values().any(|other| other.priority < pod.priority)
-            }
-        }
-    }
-}
-
-/// True if the pod's condition already has the message.
-pub(super) fn is_said(pod: &PodInfo, message: &str) -> bool {
-    let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|known| {
-        known.type_ == "PodScheduled"
-            && known.status == "False"
-            && known.reason.as_deref() == Some("Unschedulable")
-            && known.message.as_deref() == Some(message)
-    })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::matching::Labels;
 use super::{PodInfo, Resources};
@@ -84,6 +85,8 @@ pub struct Cluster {
     nominated: BTreeMap<String, BTreeMap<ObjectKey, Arc<PodInfo>>>,
     /// Labels of namespaces, for namespace selectors.
     namespaces: BTreeMap<String, Labels>,
+    /// Disruption budgets, which preemption spares if it can.
+    budgets: BTreeMap<ObjectKey, Arc<PodDisruptionBudget>>,
 }
 
 impl Cluster {
@@ -201,6 +204,19 @@ impl Cluster {
             Some(labels) => self.namespaces.insert(name.to_owned(), labels),
             None => self.namespaces.remove(name),
         };
+    }
+
+    /// Sets or removes a disruption budget.
+    pub fn set_budget(&mut self, key: &ObjectKey, budget: Option<Arc<PodDisruptionBudget>>) {
+        match budget {
+            Some(budget) => self.budgets.insert(key.clone(), budget),
+            None => self.budgets.remove(key),
+        };
+    }
+
+    /// The disruption budgets, in key order.
+    pub(super) fn budgets(&self) -> impl Iterator<Item = (&ObjectKey, &PodDisruptionBudget)> {
+        self.budgets.iter().map(|(key, budget)| (key, budget.as_ref()))
     }
 
     /// The labels of a namespace.

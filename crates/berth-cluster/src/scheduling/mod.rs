@@ -14,6 +14,8 @@ mod plan;
 mod pod;
 mod preemption;
 mod resources;
+mod room;
+mod scoring;
 mod volumes;
 
 pub use cluster::{Cluster, NodeState};
@@ -22,10 +24,12 @@ pub use matching::{
     Labels, matches_label_selector, matches_node_affinity, matches_node_selector, tolerates, untolerated,
 };
 pub use message::unschedulable_message;
-pub use plan::{Packing, Placement, place};
+pub use plan::{Packing, Placement, Ranking, place, place_by};
 pub use pod::{HostPort, PodInfo, consumed_request, host_ports};
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
+pub use room::{Room, can_place, check_places, needs_check, room, room_of_node};
+pub use scoring::Scoring;
 pub use volumes::{Choice, Storage, VolumeNeeds, is_free};
 
 #[cfg(test)]

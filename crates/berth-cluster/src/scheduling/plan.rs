@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::domains::Domains;
 use super::matching::{matches_term, unpreferred};
-use super::{Cluster, NodeState, PodInfo, Resources, Unfit, fits};
+use super::{Cluster, NodeState, PodInfo, Resources, Scoring, Unfit, fits};
 
 /// How pods without accelerators are distributed. Pods with accelerators are always packed, because
 /// a half-used accelerator node cannot be removed.
@@ -15,6 +15,15 @@ pub enum Packing {
     Spread,
     /// A pod gets the fullest node on which it fits, as with GKE's optimize-utilization profile.
     Pack,
+}
+
+/// How the nodes on which a pod fits are ranked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ranking {
+    /// By Berth's own rules.
+    Packing(Packing),
+    /// By preferences for nodes, then by configured scores.
+    Scoring(Scoring),
 }
 
 /// Result for one pod.
@@ -35,6 +44,11 @@ pub enum Placement {
 /// Finds a node for a pod. Of equal nodes, the first by name is chosen, so that the same cluster
 /// gives the same result.
 pub fn place(pod: &PodInfo, cluster: &Cluster, packing: Packing) -> Placement {
+    place_by(pod, cluster, &Ranking::Packing(packing))
+}
+
+/// Finds a node for a pod, with this ranking of nodes.
+pub fn place_by(pod: &PodInfo, cluster: &Cluster, ranking: &Ranking) -> Placement {
     let domains = Domains::new(pod, cluster, &BTreeSet::new());
     let mut best: Option<(Score, &str)> = None;
     let mut reasons: BTreeMap<Unfit, usize> = BTreeMap::new();
@@ -44,7 +58,7 @@ pub fn place(pod: &PodInfo, cluster: &Cluster, packing: Packing) -> Placement {
         let answer = fits(pod, node, &reserved).and_then(|()| domains.check(node).map_err(|reason| vec![reason]));
         match answer {
             Ok(()) => {
-                let score = Score::of(pod, node, packing);
+                let score = Score::of(pod, node, ranking);
                 if best.as_ref().is_none_or(|(known, _)| score < *known) {
                     best = Some((score, node.name()));
                 }
@@ -82,34 +96,24 @@ struct Score {
     unpreferred_taints: usize,
     unmet_preference: i64,
     /// Number of kinds of accelerators of the node that the pod does not request, so that CPU pods
-    /// avoid accelerator nodes.
+    /// avoid accelerator nodes. Not counted with configured scores.
     wasted_kinds: usize,
     /// Share that is free after placement (packing) or used (spreading), in millionths, as the
-    /// average over the requested resources.
+    /// average over the requested resources; or the negated configured score.
     packing: i64,
 }
 
 impl Score {
-    fn of(pod: &PodInfo, node: &NodeState, packing: Packing) -> Self {
+    fn of(pod: &PodInfo, node: &NodeState, ranking: &Ranking) -> Self {
         let met: i64 = pod
             .preferred_nodes()
             .iter()
             .filter(|term| matches_term(&term.preference, node.name(), node.labels()))
             .map(|term| i64::from(term.weight))
             .sum();
-        let wants_accelerator = pod.requests.extended().next().is_some();
-        let wasted_kinds = node.allocatable.extended().filter(|(name, _)| pod.requests.get(name) == 0).count();
-        let free = |resource: &str| {
-            let all = node.allocatable.get(resource).max(1);
-            let left = (node.free(resource) - pod.requests.get(resource)).max(0);
-            i64::try_from(i128::from(left) * 1_000_000 / i128::from(all)).unwrap_or(i64::MAX)
-        };
-        let packing = if wants_accelerator {
-            let shares: Vec<i64> = pod.requests.extended().map(|(name, _)| free(name)).collect();
-            shares.iter().sum::<i64>() / shares.len().max(1) as i64
-        } else {
-            let left = (free("cpu") + free("memory")) / 2;
-            if packing == Packing::Pack { left } else { -left }
+        let (wasted_kinds, packing) = match ranking {
+            Ranking::Packing(packing) => packed(pod, node, *packing),
+            Ranking::Scoring(scoring) => (0, -scoring.score(pod, node)),
         };
         Self {
             unpreferred_taints: unpreferred(pod.tolerations(), node.taints()),
@@ -118,4 +122,23 @@ impl Score {
             packing,
         }
     }
+}
+
+/// Wasted kinds of accelerators, and the rank by free share.
+fn packed(pod: &PodInfo, node: &NodeState, packing: Packing) -> (usize, i64) {
+    let wants_accelerator = pod.requests.extended().next().is_some();
+    let wasted_kinds = node.allocatable.extended().filter(|(name, _)| pod.requests.get(name) == 0).count();
+    let free = |resource: &str| {
+        let all = node.allocatable.get(resource).max(1);
+        let left = (node.free(resource) - pod.requests.get(resource)).max(0);
+        i64::try_from(i128::from(left) * 1_000_000 / i128::from(all)).unwrap_or(i64::MAX)
+    };
+    let rank = if wants_accelerator {
+        let shares: Vec<i64> = pod.requests.extended().map(|(name, _)| free(name)).collect();
+        shares.iter().sum::<i64>() / shares.len().max(1) as i64
+    } else {
+        let left = (free("cpu") + free("memory")) / 2;
+        if packing == Packing::Pack { left } else { -left }
+    };
+    (wasted_kinds, rank)
 }

@@ -76,6 +76,18 @@ impl PodInfo {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
+    /// True if it is being deleted because the scheduler preempted it.
+    pub fn is_preempted(&self) -> bool {
+        let conditions = self.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let mut conditions = conditions.into_iter().flatten();
+        self.is_terminating()
+            && conditions.any(|it| {
+                it.type_ == "DisruptionTarget"
+                    && it.status == "True"
+                    && it.reason.as_deref() == Some("PreemptionByScheduler")
+            })
+    }
+
     /// True if it has a scheduling gate.
     pub fn is_gated(&self) -> bool {
         self.spec().and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
@@ -86,9 +98,9 @@ impl PodInfo {
         self.spec().and_then(|spec| spec.preemption_policy.as_deref()) != Some("Never")
     }
 
-    /// True if the scheduler of this name places it.
-    pub fn is_for_scheduler(&self, name: &str) -> bool {
-        self.spec().is_some_and(|spec| spec.scheduler_name.as_deref().unwrap_or("default-scheduler") == name)
+    /// Name of the scheduler that places it.
+    pub fn scheduler_name(&self) -> &str {
+        self.spec().and_then(|spec| spec.scheduler_name.as_deref()).unwrap_or("default-scheduler")
     }
 
     /// Time of its creation.
@@ -181,6 +193,20 @@ impl PodInfo {
         !self.required_affinity().is_empty()
             || !self.required_anti_affinity().is_empty()
             || self.spread_constraints().next().is_some()
+    }
+
+    /// True if both pods fit on the same nodes, apart from their claims.
+    pub fn is_placed_like(&self, other: &Self) -> bool {
+        let rules = |pod: &Self| {
+            let spec = pod.spec()?;
+            Some((
+                spec.node_selector.clone(),
+                spec.affinity.clone(),
+                spec.tolerations.clone(),
+                spec.topology_spread_constraints.clone(),
+            ))
+        };
+        self.requests == other.requests && rules(self) == rules(other) && self.host_ports().eq(other.host_ports())
     }
 
     /// The pod's scheduling class, which contains all fields that the filters read. Pods of equal

@@ -4,9 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 
 use super::domains::Domains;
+use super::matching::matches_label_selector;
 use super::plan::reserved_for_others;
 use super::{Cluster, PodInfo, fits};
 
@@ -27,17 +29,19 @@ pub enum Preemption {
 /// Searches for the node with the fewest and least important victims.
 ///
 /// Source: kube-scheduler's DefaultPreemption: remove all pods of lower priority, put back as many
-/// as still fit (most important first), then prefer the node whose most important victim has the
-/// lowest priority, then the smallest sum of priorities, then the fewest victims, and then the
-/// latest start of the most important victims. One rule of Berth's comes first: the node is
-/// preferred on which the fewest pods must go that are not already being deleted.
+/// as still fit (first those whose disruption budget would be violated, then the most important),
+/// then prefer the node with the fewest violations of budgets, then the node whose most important
+/// victim has the lowest priority, then the smallest sum of priorities, then the fewest victims, and then the
+/// latest start of the most important victims. Pods that are being deleted for another reason count
+/// like all others. Equal nodes are taken by name.
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
     }
     let count = cluster.node_count();
     if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name))
-        && node.pods.values().any(|other| other.is_terminating() && other.priority < pod.priority)
+        && preemptible.iter().any(|name| name == node.name())
+        && node.pods.values().any(|other| other.is_preempted() && other.priority < pod.priority)
     {
         return Preemption::Impossible(
             "preemption: not eligible due to a terminating pod on the nominated node.".into(),
@@ -45,8 +49,8 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
     }
     let mut best: Option<(Cost, String, Vec<Arc<PodInfo>>)> = None;
     for name in preemptible {
-        let Some(victims) = victims_on(pod, cluster, name) else { continue };
-        let cost = Cost::of(&victims);
+        let Some((victims, violations)) = victims_on(pod, cluster, name) else { continue };
+        let cost = Cost::of(&victims, violations);
         if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
             best = Some((cost, name.clone(), victims));
         }
@@ -68,8 +72,9 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
     }
 }
 
-/// The victims on one node; `None` if their eviction would not help.
-fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<PodInfo>>> {
+/// The victims on one node, and the number of them whose disruption budget is violated; `None` if
+/// their eviction would not help.
+fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<(Vec<Arc<PodInfo>>, usize)> {
     let mut node = cluster.node(name)?.clone();
     let mut lower: Vec<Arc<PodInfo>> = node.pods.values().filter(|p| p.priority < pod.priority).cloned().collect();
     if lower.is_empty() {
@@ -83,13 +88,12 @@ fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<Po
     if fits(pod, &node, &reserved).is_err() || Domains::new(pod, cluster, &all).check(&node).is_err() {
         return None;
     }
-    // Put back the most important and longest-running pods first, and pods that are being deleted
-    // last.
+    // Put back the most important and longest-running pods first.
     drop(all);
-    let order = |p: &Arc<PodInfo>| {
-        (p.is_terminating(), Reverse(p.priority), p.started().unwrap_or(Timestamp::MAX), p.key.clone())
-    };
+    let order = |p: &Arc<PodInfo>| (Reverse(p.priority), p.started().unwrap_or(Timestamp::MAX), p.key.clone());
     lower.sort_by_key(order);
+    let violating = violating(&lower, cluster);
+    lower.sort_by_key(|candidate| !violating.contains(&candidate.key));
     let mut gone: BTreeSet<_> = lower.iter().map(|victim| &victim.key).collect();
     let mut victims = Vec::new();
     for candidate in &lower {
@@ -103,12 +107,41 @@ fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<Po
         }
     }
     victims.sort_by(|a, b| a.key.cmp(&b.key));
-    Some(victims)
+    let violations = victims.iter().filter(|victim| violating.contains(&victim.key)).count();
+    Some((victims, violations))
+}
+
+/// The pods whose eviction would violate a disruption budget, if all of `pods` were evicted in this
+/// order. As in kube-scheduler, an empty selector matches no pod.
+fn violating(pods: &[Arc<PodInfo>], cluster: &Cluster) -> BTreeSet<ObjectKey> {
+    let mut violating = BTreeSet::new();
+    for (key, budget) in cluster.budgets() {
+        let Some(selector) = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else { continue };
+        let is_empty = selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+            && selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
+        let status = budget.status.as_ref();
+        let disrupted = status.and_then(|status| status.disrupted_pods.as_ref());
+        let mut allowed = status.map_or(0, |status| status.disruptions_allowed);
+        let selected = pods.iter().filter(|pod| {
+            let labels = pod.pod.metadata.labels.as_ref().filter(|labels| !labels.is_empty());
+            !is_empty
+                && pod.key.namespace == key.namespace
+                && labels.is_some_and(|labels| matches_label_selector(Some(selector), labels))
+                && !disrupted.is_some_and(|disrupted| disrupted.contains_key(&pod.key.name))
+        });
+        for pod in selected {
+            allowed -= 1;
+            if allowed < 0 {
+                violating.insert(pod.key.clone());
+            }
+        }
+    }
+    violating
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
-    still_staying: usize,
+    violations: usize,
     highest: i32,
     sum: i64,
     count: usize,
@@ -116,11 +149,11 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(victims: &[Arc<PodInfo>]) -> Self {
+    fn of(victims: &[Arc<PodInfo>], violations: usize) -> Self {
         let highest = victims.iter().map(|p| p.priority).max().unwrap_or(i32::MIN);
         let important = victims.iter().filter(|p| p.priority == highest);
         Self {
-            still_staying: victims.iter().filter(|p| !p.is_terminating()).count(),
+            violations,
             highest,
             // The priorities are shifted, so that each further victim increases the sum, regardless
             // of the sign of its priority.

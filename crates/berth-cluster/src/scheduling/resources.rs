@@ -94,6 +94,13 @@ impl Resources {
         }
     }
 
+    /// Raises negative amounts to zero.
+    pub fn forget_negative(&mut self) {
+        for amount in self.0.values_mut() {
+            *amount = (*amount).max(0);
+        }
+    }
+
     fn raise_to(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let mine = self.0.entry(name.clone()).or_insert(0);

@@ -218,14 +218,90 @@ fn preemption_takes_the_least_important_and_fewest_pods() {
 }
 
 #[test]
-fn preemption_prefers_pods_that_are_being_deleted() {
+fn priorities_choose_the_victims_even_if_more_important_pods_are_being_deleted() {
     let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let cluster = cluster(
         &[node("n1", json!({})), node("n2", json!({}))],
         &[("n1", of_priority("stays", 1, "4", json!({}))), ("n2", of_priority("goes", 5, "4", going))],
     );
     let high = of_priority("high", 10, "2", json!({}));
-    assert_eq!(victims(&high, &cluster), Ok(("n2".into(), vec!["goes".into()])));
+    assert_eq!(victims(&high, &cluster), Ok(("n1".into(), vec!["stays".into()])));
+}
+
+#[test]
+fn the_longer_running_of_equal_pods_stays_even_if_it_is_being_deleted() {
+    let started = |at: &str| json!({ "status": { "startTime": at } });
+    let mut going = started("2026-01-01T00:00:00Z");
+    merge(&mut going, json!({ "metadata": { "deletionTimestamp": "2026-01-02T00:00:00Z" } }));
+    let cluster = cluster(
+        &[node("n1", json!({}))],
+        &[
+            ("n1", of_priority("old", 1, "2", going)),
+            ("n1", of_priority("young", 1, "2", started("2026-01-01T01:00:00Z"))),
+        ],
+    );
+    let high = of_priority("high", 10, "2", json!({}));
+    assert_eq!(victims(&high, &cluster), Ok(("n1".into(), vec!["young".into()])));
+}
+
+#[test]
+fn a_pod_waits_only_for_pods_that_were_preempted_on_its_nominated_node() {
+    let nominated = json!({ "status": { "nominatedNodeName": "n1" } });
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let mut preempted = deleted.clone();
+    merge(
+        &mut preempted,
+        json!({ "status": { "conditions": [
+            { "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler" }] } }),
+    );
+    let with = |more: Value| cluster(&[node("n1", json!({}))], &[("n1", of_priority("low", 1, "4", more))]);
+    let high = of_priority("high", 10, "2", nominated);
+    let waits = "preemption: not eligible due to a terminating pod on the nominated node.";
+    assert_eq!(victims(&high, &with(preempted.clone())), Err(waits.into()));
+    assert_eq!(victims(&high, &with(deleted)), Ok(("n1".into(), vec!["low".into()])));
+    // The nominated node cannot take the pod any more, so it looks for another one.
+    let mut moved = with(preempted);
+    moved.set_node(Arc::new(node("n1", json!({ "spec": { "unschedulable": true } }))));
+    moved.set_node(Arc::new(node("n2", json!({}))));
+    moved.place(of_priority("other", 1, "4", json!({})), "n2");
+    assert_eq!(victims(&high, &moved), Ok(("n2".into(), vec!["other".into()])));
+}
+
+#[test]
+fn preemption_spares_disruption_budgets_before_it_spares_priorities() {
+    let labelled = |name: &str, priority: i32, cpu: &str, app: &str| {
+        of_priority(name, priority, cpu, json!({ "metadata": { "labels": { "app": app } } }))
+    };
+    let mut cluster = cluster(
+        &[node("n1", json!({})), node("n2", json!({}))],
+        &[
+            ("n1", labelled("guarded", 1, "2", "db")),
+            ("n1", labelled("free", 2, "2", "web")),
+            ("n2", labelled("important", 5, "4", "web")),
+        ],
+    );
+    let high = |cpu: &str| of_priority("high", 10, cpu, json!({}));
+    assert_eq!(victims(&high("2"), &cluster), Ok(("n1".into(), vec!["guarded".into()])));
+    let budget = |allowed: i32| {
+        let budget = json!({ "metadata": { "name": "db", "namespace": "ns" },
+            "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "db" } } },
+            "status": { "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 } });
+        Arc::new(serde_json::from_value(budget).unwrap())
+    };
+    let key = berth_runtime::ObjectKey::namespaced("ns", "db");
+    cluster.set_budget(&key, Some(budget(0)));
+    assert_eq!(
+        victims(&high("2"), &cluster),
+        Ok(("n1".into(), vec!["free".into()])),
+        "the guarded pod is put back first"
+    );
+    assert_eq!(
+        victims(&high("4"), &cluster),
+        Ok(("n2".into(), vec!["important".into()])),
+        "no budget is violated there"
+    );
+    cluster.set_budget(&key, Some(budget(1)));
+    assert_eq!(victims(&high("4"), &cluster), Ok(("n1".into(), vec!["free".into(), "guarded".into()])));
 }
 
 #[test]
@@ -266,4 +342,65 @@ fn a_host_port_is_given_once_per_address_and_protocol() {
         { "name": "side", "restartPolicy": "Always", "ports": port },
     ] });
     assert!(check(&pod("p", json!({ "spec": containers })), &cluster).contains("free ports"), "a sidecar's port");
+}
+
+fn by_score(pod: &PodInfo, cluster: &Cluster, strategy: Value) -> String {
+    let strategy: berth_api::berth::ScoringStrategy = serde_json::from_value(strategy).unwrap();
+    match place_by(pod, cluster, &Ranking::Scoring(Scoring::from(&strategy))) {
+        Placement::Node(node) => node,
+        Placement::Nowhere { .. } => panic!("it fits nowhere"),
+    }
+}
+
+fn score(pod: &PodInfo, cluster: &Cluster, node: &str, strategy: Value) -> i64 {
+    let strategy: berth_api::berth::ScoringStrategy = serde_json::from_value(strategy).unwrap();
+    Scoring::from(&strategy).score(pod, cluster.node(node).unwrap())
+}
+
+fn of_gpus(name: &str, count: &str) -> Arc<PodInfo> {
+    pod(
+        name,
+        json!({ "spec": { "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": count } } }] } }),
+    )
+}
+
+#[test]
+fn requested_to_capacity_ratio_fills_partially_used_gpu_nodes_first() {
+    let gpus = json!({ "status": { "allocatable": { "nvidia.com/gpu": "8" } } });
+    let packed = json!({ "type": "RequestedToCapacityRatio", "resources": [{ "name": "nvidia.com/gpu" }],
+        "requestedToCapacityRatio": { "shape": [{ "utilization": 0, "score": 0 }, { "utilization": 100, "score": 10 }] } });
+    let cluster = cluster(
+        &[node("a", gpus.clone()), node("b", gpus.clone()), node("c", gpus)],
+        &[("b", of_gpus("two", "2")), ("c", of_gpus("five", "5"))],
+    );
+    assert_eq!(by_score(&of_gpus("p", "1"), &cluster, packed.clone()), "c");
+    assert_eq!(by_score(&of_gpus("p", "4"), &cluster, packed.clone()), "b", "c has only three free");
+    assert_eq!(by_score(&of_gpus("p", "8"), &cluster, packed.clone()), "a", "the whole node stayed free");
+    let scores = ["a", "b", "c"].map(|node| score(&of_gpus("p", "1"), &cluster, node, packed.clone()));
+    assert_eq!(scores, [12, 37, 75]);
+    assert_eq!(score(&pod("cpu", json!({})), &cluster, "c", packed.clone()), 0, "it requests no GPU");
+    let spread = json!({ "type": "LeastAllocated", "resources": [{ "name": "nvidia.com/gpu" }] });
+    assert_eq!(by_score(&of_gpus("p", "1"), &cluster, spread), "a");
+    let fullest = json!({ "type": "MostAllocated", "resources": [{ "name": "nvidia.com/gpu" }] });
+    assert_eq!(by_score(&of_gpus("p", "1"), &cluster, fullest), "c");
+}
+
+#[test]
+fn scores_are_weighted_averages_and_linear_between_points() {
+    let cluster = cluster(&[node("n", json!({}))], &[("n", of_priority("used", 0, "1", json!({})))]);
+    let pod = pod(
+        "p",
+        json!({ "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1", "memory": "4Gi" } } }] } }),
+    );
+    // Two of four CPUs, and 4 GiB and the default of 200 MB of 16 GiB.
+    let weights = json!([{ "name": "cpu", "weight": 3 }, { "name": "memory", "weight": 1 }]);
+    let of = |kind: &str| json!({ "type": kind, "resources": weights });
+    assert_eq!(score(&pod, &cluster, "n", of("LeastAllocated")), (3 * 50 + 73) / 4);
+    assert_eq!(score(&pod, &cluster, "n", of("MostAllocated")), (3 * 50 + 26) / 4);
+    let peak = json!({ "type": "RequestedToCapacityRatio", "resources": [{ "name": "cpu" }],
+        "requestedToCapacityRatio": { "shape": [
+            { "utilization": 20, "score": 0 }, { "utilization": 60, "score": 10 }, { "utilization": 80, "score": 4 }] } });
+    assert_eq!(score(&pod, &cluster, "n", peak), 75, "50 % is three quarters of the way from 20 to 60");
+    let none = json!({ "type": "LeastAllocated", "resources": [{ "name": "example.com/absent" }] });
+    assert_eq!(score(&pod, &cluster, "n", none), 0);
 }

@@ -8,6 +8,7 @@ mod disruption;
 mod endpoints;
 mod evictions;
 mod fake_runtime;
+mod gangs;
 mod hosted;
 mod jobs;
 mod jobsets;

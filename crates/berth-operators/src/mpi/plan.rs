@@ -201,9 +201,12 @@ impl Step<'_> {
         let is_done = self.world.launcher.is_some_and(ended);
         let workers = if is_done { Vec::new() } else { self.make() };
         self.plan.keeps_pod_group = is_done;
+        let ready = workers.iter().filter(|pod| is_ready(pod)).count();
+        let all_ready = !is_suspended && ready >= usize::try_from(self.spec.workers()).unwrap_or(usize::MAX);
+        let may_start = !self.spec.waits_for_workers || all_ready;
         match self.world.launcher {
-            Some(launcher) => self.align(launcher),
-            None if !is_done => self.make_launcher(&workers),
+            Some(launcher) => self.align(launcher, may_start),
+            None if !is_done && may_start => self.make_launcher(),
             None => {}
         }
         if is_suspended {
@@ -265,12 +268,7 @@ impl Step<'_> {
         Some(gang::group(&members, Some(&policy)))
     }
 
-    fn make_launcher(&mut self, workers: &[Arc<Pod>]) {
-        let ready = workers.iter().filter(|pod| is_ready(pod)).count();
-        let all = if self.spec.is_suspended() { 0 } else { usize::try_from(self.spec.workers()).unwrap_or(0) };
-        if self.spec.waits_for_workers && ready < all {
-            return;
-        }
+    fn make_launcher(&mut self) {
         if objects::sets_restart_policy(self.spec) {
             let message = "Restart policy in pod template overridden by restart policy in replica spec";
             self.plan.notices.push(Notice::warning("SetPodTemplateRestartPolicy", message));
@@ -278,10 +276,10 @@ impl Step<'_> {
         self.plan.create_launcher = Some(Box::new(objects::launcher(self.facts)));
     }
 
-    /// Suspends or resumes the launcher with the job.
-    fn align(&mut self, launcher: &Job) {
+    /// Suspends the launcher with the job, and resumes it with the job if it may start.
+    fn align(&mut self, launcher: &Job, may_start: bool) {
         let change = match (self.spec.is_suspended(), is_suspended(launcher)) {
-            (false, true) => LauncherChange {
+            (false, true) if may_start => LauncherChange {
                 job: objects::resumed(self.facts, launcher),
                 resets_start: launcher.status.as_ref().is_some_and(|status| status.start_time.is_some()),
             },

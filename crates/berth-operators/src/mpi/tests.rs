@@ -261,6 +261,11 @@ fn a_launcher_may_wait_for_the_workers_and_may_be_one() {
     bench.spec["mpiImplementation"] = json!("MPICH");
     bench.step();
     assert!(bench.launcher.is_none());
+    bench.spec["runPolicy"] = json!({"suspend": true});
+    bench.step();
+    assert!(bench.launcher.is_none(), "workers of a suspended job are never ready");
+    bench.spec["runPolicy"] = json!({});
+    bench.step();
     bench.run_workers();
     bench.step();
     assert!(bench.launcher.is_some());
@@ -269,6 +274,13 @@ fn a_launcher_may_wait_for_the_workers_and_may_be_one() {
     assert_eq!(bench.workers["pi-worker-0"].labels()["training.kubeflow.org/replica-index"], "1");
     let service = bench.service.as_ref().and_then(|it| it.spec.as_ref()).expect("a Service");
     assert_eq!(service.publish_not_ready_addresses, Some(true));
+    bench.spec["runPolicy"] = json!({"suspend": true});
+    bench.step();
+    bench.spec["runPolicy"] = json!({});
+    let step = bench.step();
+    assert!(step.change_launcher.is_none(), "a resumed launcher waits for the new workers");
+    bench.run_workers();
+    assert!(bench.step().change_launcher.is_some());
 }
 
 #[test]

@@ -32,6 +32,11 @@ fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_node() {
 }
 
 #[test]
+fn gangs_and_topology_aware_admission_place_the_same_jobs_alike() {
+    run("gangs");
+}
+
+#[test]
 fn cron_jobs_daemon_sets_and_autoscalers_run_beside_queued_jobs() {
     run("workloads");
 }

@@ -22,6 +22,7 @@ mod processes;
 mod programs;
 mod ray_samples;
 mod refarch;
+mod replay;
 mod restart;
 mod rights;
 mod scenarios;

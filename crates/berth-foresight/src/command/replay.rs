@@ -1,0 +1,104 @@
+//! The command `berth replay`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use super::progress::{self, Counted};
+use super::{Common, bytes, file_name, prices};
+use crate::figures::{Figures, figures};
+use crate::packing::{self, Packing, Placement};
+use crate::policy::Policy;
+use crate::replay::Replay;
+use crate::report::{self, Report, Summary};
+use crate::trace::{self, Trace, openb};
+
+/// Options of `berth replay`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The trace: Standard Workload Format, Philly's or openb's CSV, or Berth's own CSV; plain or
+    /// compressed with gzip.
+    trace: PathBuf,
+    #[command(flatten)]
+    common: Common,
+    /// A price per hour of a CPU, a GiB of memory or a piece of another resource; may be repeated.
+    #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
+    prices: Vec<String>,
+    /// Format of the report.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+    /// Write a self-contained HTML report to this file, too.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Format of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A row per figure and a column per policy.
+    Table,
+    /// One JSON object.
+    Json,
+    /// A line per policy.
+    Csv,
+}
+
+/// Replays the trace and returns the report to print.
+pub fn run(options: &Options) -> anyhow::Result<String> {
+    let trace = options.common.trace(&options.trace)?;
+    let policies = options.common.policies(&trace, &prices(&options.prices)?)?;
+    let report =
+        Report { trace: Summary::of(&trace), policies: replay_all(&trace, &policies)?, packings: packings(options)? };
+    if let Some(path) = &options.html {
+        std::fs::write(path, report::html(&report)).with_context(|| path.display().to_string())?;
+    }
+    Ok(match options.output {
+        Output::Table => report::table(&report),
+        Output::Json => format!("{:#}\n", report.json()),
+        Output::Csv => report.csv(),
+    })
+}
+
+/// Packs the pods of an openb trace on its nodes, by each rule.
+fn packings(options: &Options) -> anyhow::Result<Vec<Packing>> {
+    let Some(nodes) = options.common.node_list()? else { return Ok(Vec::new()) };
+    let text = trace::text(&bytes(&options.trace)?).and_then(|text| openb::pods(&text));
+    let pods = text.map_err(|problem| problem.in_file(&file_name(&options.trace)))?;
+    let rules = [Placement::BestFit, Placement::LeastFragmentation];
+    Ok(rules.into_iter().map(|rule| packing::pack(&nodes, &pods, rule)).collect())
+}
+
+/// Replays the trace under each policy; as many at once as there are CPUs. Policies are
+/// independent, so the figures do not depend on the number of CPUs.
+fn replay_all(trace: &Trace, policies: &[Policy]) -> anyhow::Result<Vec<Figures>> {
+    let replays = policies.iter().map(|policy| Replay::new(trace, policy)).collect::<Result<Vec<_>, _>>()?;
+    let ended = AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(policies.len());
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some((replay, policy)) = replays.get(number).zip(policies.get(number)) else { return done };
+            let history = replay.run(&mut Counted(&ended));
+            done.push((number, figures(trace, policy, &history)));
+        }
+    };
+    let mut all: Vec<(usize, Figures)> = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        progress::show(&ended, trace.jobs.len() * policies.len(), &|| {
+            workers.iter().all(|worker| worker.is_finished())
+        });
+        for worker in workers {
+            match worker.join() {
+                Ok(done) => all.extend(done),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    all.sort_by_key(|(number, _)| *number);
+    Ok(all.into_iter().map(|(_, figures)| figures).collect())
+}

@@ -1,0 +1,24 @@
+//! Replays the traces of real clusters through the engine in virtual time, under one or several
+//! policies.
+//!
+//! ```text
+//! trace file ──trace::read──▶ Trace ─┐
+//!                                    ├─ replay::Replay (a Load) ──berth_load::drive::run──▶ History
+//! manifests ──policy::file──▶ Policy ┘                                                        │
+//!             policy::built_in                              figures::Figures ──report──▶ table, JSON, CSV, HTML
+//! ```
+//!
+//! The driver is `berth-load`'s: a [`berth_load::Load`] may also be the state of a live cluster,
+//! whose future is then computed in the same way. [`packing`] places the pods of a trace on nodes,
+//! with parts of GPUs, which the engine's topology-aware placement cannot express.
+//!
+//! The crate reads no clock. Only [`command`] reads files, and reports progress by time.
+
+pub mod command;
+pub mod figures;
+pub mod forecast;
+pub mod packing;
+pub mod policy;
+pub mod replay;
+pub mod report;
+pub mod trace;

@@ -1,0 +1,26 @@
+//! Tests of importers, policies, replays, packing and reports.
+
+mod commands;
+mod forecasts;
+mod importers;
+mod packing;
+mod policies;
+mod real;
+mod replays;
+
+use berth_foresight::trace::{Trace, read};
+
+/// A small trace in Berth's own format: two teams on CPUs.
+pub const SMALL: &str = "\
+job,submit,run,limit,tenant,user,pods,request:cpu,priority
+a1,0,100,200,a,ann,2,1,0
+a2,10,100,,a,ann,2,1,0
+b1,20,50,60,b,bob,1,2,0
+b2,20,50,60,b,bob,1,500m,5
+a3,30,10,,a,amy,1,1,0
+";
+
+/// A trace of this text.
+pub fn trace(text: &str) -> Trace {
+    read("small.csv", text.as_bytes(), None).unwrap_or_else(|error| panic!("{error}"))
+}
