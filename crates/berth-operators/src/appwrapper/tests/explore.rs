@@ -71,7 +71,7 @@ fn life(constants: &Constants) -> Vec<(World, &'static str)> {
         let world = &states[states.len() - 1].0;
         let steps = world.steps(constants).into_iter().map(|(label, next, _)| (label, next));
         // The last creation is the successful one.
-        if let Some((label, next)) = steps.chain(world.moves()).filter(|(label, _)| *label == wanted).next_back() {
+        if let Some((label, next)) = steps.chain(world.moves()).rfind(|(label, _)| *label == wanted) {
             states.push((next, label));
         }
     }
