@@ -30,6 +30,8 @@ pub struct Options {
     pub leader_worker_sets: bool,
     /// TrainJob and its runtimes, as Kubeflow Trainer runs them.
     pub trainer: bool,
+    /// AppWrapper, as its own controller runs it.
+    pub app_wrappers: Option<appwrapper::Options>,
     /// Reaction to unhealthy nodes.
     pub node_health: Arc<NodeHealthConfiguration>,
     /// Name of the slack queue; empty if there is none.
@@ -47,10 +49,12 @@ pub struct Options {
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
+        let app_wrappers = || appwrapper::Options::new(configuration.app_wrapper_configuration.clone());
         Self {
             ray: configuration.ray,
             leader_worker_sets: configuration.leader_worker_sets,
             trainer: configuration.trainer,
+            app_wrappers: configuration.app_wrappers.then(app_wrappers),
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
@@ -70,6 +74,14 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The metrics of the operators that are installed with these options or a clone of them, in the
+    /// Prometheus text format.
+    pub fn metrics(&self) -> String {
+        self.app_wrappers.as_ref().map(|options| options.transitions.text()).unwrap_or_default()
+    }
+}
+
 /// Adds the operators to the manager. Objects of an operator that is off get an event about it.
 pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
@@ -80,6 +92,9 @@ pub fn install(manager: &mut Manager, options: Options) {
     }
     if options.trainer {
         trainer::install(manager);
+    }
+    if let Some(options) = &options.app_wrappers {
+        appwrapper::install(manager, options);
     }
     autopilot::install(manager, options.autopilot.clone());
     health::monitor::install(manager, options.node_health.clone());

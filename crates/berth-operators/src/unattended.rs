@@ -93,7 +93,11 @@ pub fn install(manager: &mut Manager, options: &Options) {
                     install Kubeflow's MPI operator";
         watch::<MPIJob>(manager, what);
     }
-    watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
+    if options.app_wrappers.is_none() {
+        let what = "Berth's own operator for AppWrappers is off (operators.appWrappers of the ClusterConfiguration); \
+                    turn it on, or install the AppWrapper operator";
+        watch::<AppWrapper>(manager, what);
+    }
 }
 
 fn watch<K: Kind>(manager: &mut Manager, what: &'static str) {
