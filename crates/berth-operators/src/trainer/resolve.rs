@@ -159,10 +159,8 @@ fn set_resources(resolved: &mut Resolved, job: &TrainJobSpec) {
     let nodes_train = mpi.is_some_and(|mpi| mpi.run_launcher_as_node);
     for part in jobs_mut(&mut resolved.spec) {
         let is_trainer = part["template"]["metadata"]["labels"][STEP] == TRAINER;
-        if !is_trainer && !(nodes_train && part["name"] == NODE) {
-            continue;
-        }
-        if let Some(container) = container_mut(pod_mut(part), NODE) {
+        let trains = is_trainer || (nodes_train && part["name"] == NODE);
+        if trains && let Some(container) = container_mut(pod_mut(part), NODE) {
             resources::merge(container, own);
         }
     }
