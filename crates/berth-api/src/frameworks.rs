@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use crate::resource::custom_resource;
-use crate::{frameworks_kubeflow, frameworks_ray};
+use crate::{appwrapper, frameworks_kubeflow, frameworks_ray};
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
@@ -96,6 +96,7 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
         },
     });
     frameworks_ray::complete(kind, &mut definition);
+    appwrapper::complete(kind, &mut definition);
     frameworks_kubeflow::complete(kind, &mut definition);
     definition
 }

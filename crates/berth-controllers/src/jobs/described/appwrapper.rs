@@ -2,12 +2,13 @@
 //! declared, or inferred for well-known kinds. Additions of admission are written next to each
 //! component, and the AppWrapper operator applies them when it creates the component.
 
+use berth_api::appwrapper::pod_sets::{self, PodSet};
 use berth_api::kueue::conditions;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::well_known::COMPLETION_INDEX;
 use serde_json::{Value, json};
 
-use super::{Description, Group, Injection, integer, kubeflow, ray, true_condition};
+use super::{Description, Group, Injection, kubeflow, true_condition};
 use crate::jobs::Finished;
 use crate::podset::PodSetInfo;
 
@@ -41,89 +42,25 @@ pub const APP_WRAPPER: Description = Description {
     },
 };
 
-/// The pod groups of each component.
+/// The pod groups of each component: its pod sets, declared or inferred.
 fn components(spec: &Value) -> Result<Vec<Vec<Group>>, String> {
-    let mut all = Vec::new();
-    for (index, component) in spec["components"].as_array().into_iter().flatten().enumerate() {
-        let template = &component["template"];
-        let mut groups = match component["podSets"].as_array() {
-            Some(declared) if !declared.is_empty() => {
-                declared.iter().map(declared_set).collect::<Result<Vec<_>, _>>()?
-            }
-            _ => inferred(template)?,
-        };
-        for group in &mut groups {
-            group.template = format!("/components/{index}{}", group.template);
-        }
-        all.push(groups);
-    }
-    Ok(all)
+    let components = spec["components"].as_array().into_iter().flatten().enumerate();
+    components
+        .map(|(index, component)| {
+            let sets = pod_sets::of_component(component)?;
+            sets.iter().map(|set| group(index, set)).collect()
+        })
+        .collect()
 }
 
-/// A pod set that the wrapper declares; its `path` looks like
-/// `template.spec.workerGroupSpecs[0].template`.
-fn declared_set(set: &Value) -> Result<Group, String> {
-    let path = set["path"].as_str().ok_or("podspec must specify path")?;
-    let mut pointer = String::new();
-    for step in path.split('.') {
-        let mut parts = step.split('[');
-        pointer.push('/');
-        pointer.push_str(parts.next().unwrap_or_default());
-        for index in parts {
-            pointer.push('/');
-            pointer.push_str(index.trim_end_matches(']'));
-        }
-    }
-    Ok(Group::new("", integer(&set["replicas"], 1), pointer))
-}
-
-/// The pod groups of a component of a well-known kind; empty for other kinds.
-fn inferred(object: &Value) -> Result<Vec<Group>, String> {
-    let spec = &object["spec"];
-    let version = object["apiVersion"].as_str().unwrap_or_default();
-    let group = version.split_once('/').map_or("", |(group, _)| group);
-    let one = |count: i32, path: &str| vec![Group::new("", count, format!("/template{path}"))];
-    let within = |groups: Vec<Group>| {
-        let moved = |mut group: Group| {
-            group.template = format!("/template/spec{}", group.template);
-            group
-        };
-        groups.into_iter().map(moved).collect::<Vec<_>>()
-    };
-    let of_job = |spec: &Value| {
-        let parallelism = integer(&spec["parallelism"], 1);
-        parallelism.min(integer(&spec["completions"], parallelism))
-    };
-    Ok(match (group, object["kind"].as_str().unwrap_or_default()) {
-        ("", "Pod") => one(1, ""),
-        ("apps", "Deployment" | "StatefulSet") => one(integer(&spec["replicas"], 1), "/spec/template"),
-        ("batch", "Job") => numbered(one(of_job(spec), "/spec/template"), COMPLETION_INDEX),
-        ("jobset.x-k8s.io", "JobSet") => {
-            let jobs = spec["replicatedJobs"].as_array().into_iter().flatten().enumerate();
-            jobs.map(|(index, job)| {
-                let count = integer(&job["replicas"], 1).saturating_mul(of_job(&job["template"]["spec"]));
-                let path = format!("/template/spec/replicatedJobs/{index}/template/spec/template");
-                Group::new("", count, path)
-            })
-            .collect()
-        }
-        ("kubeflow.org", "PyTorchJob") => numbered(within((kubeflow::PYTORCH.groups)(spec)?), kubeflow::REPLICA_INDEX),
-        ("ray.io", "RayCluster") => within(of_ray((ray::CLUSTER.groups)(spec)?)),
-        ("ray.io", "RayJob") => within(of_ray((ray::JOB.groups)(spec)?)),
-        _ => Vec::new(),
-    })
-}
-
-fn numbered(mut groups: Vec<Group>, label: &'static str) -> Vec<Group> {
-    groups.iter_mut().for_each(|group| group.pod_index_label = Some(label));
-    groups
-}
-
-/// Only the groups whose pods the component's spec contains: AppWrapper ignores the containers and
-/// pods that KubeRay adds.
-fn of_ray(groups: Vec<Group>) -> Vec<Group> {
-    let written = groups.into_iter().filter(|group| group.default.is_none());
-    written.map(|group| Group { added: Vec::new(), ..group }).collect()
+fn group(component: usize, set: &PodSet) -> Result<Group, String> {
+    let mut group = Group::new("", set.count(), format!("/components/{component}{}", pod_sets::pointer(&set.path)?));
+    // The index within a subgroup alone does not tell the pods of a JobSet apart.
+    let annotations = set.annotations.as_ref().filter(|it| !it.contains_key(pod_sets::SUB_GROUP_INDEX_LABEL));
+    let label = annotations.and_then(|annotations| annotations.get(pod_sets::POD_INDEX_LABEL));
+    let known = [COMPLETION_INDEX, kubeflow::REPLICA_INDEX];
+    group.pod_index_label = known.into_iter().find(|known| label.is_some_and(|label| label == known));
+    Ok(group)
 }
 
 /// Writes the additions of admission next to each component.
