@@ -283,6 +283,7 @@ impl Server {
 async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::Config) -> anyhow::Result<Apiserver> {
     let (seed, storage) = (process::entropy()?, Storage::Durable(folder.to_owned()));
     Ok(Apiserver::start(ApiOptions {
+        operators: Default::default(),
         clock,
         seed,
         storage,

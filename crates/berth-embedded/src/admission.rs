@@ -11,14 +11,18 @@ use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::labels::{MANAGED, POD_SET};
 use berth_apimachinery::field;
+use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::status::Status;
-use berth_apiserver::Objects;
 use berth_apiserver::admission::webhooks::review::refusal;
 use berth_apiserver::admission::{AdmissionPlugin, AdmissionRequest, Operation};
+use berth_apiserver::auth::{self, Attributes};
+use berth_apiserver::{Objects, Registry};
 use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
 use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
+use berth_operators::appwrapper::admission::{self as app_wrappers, Creator, Verdict};
+use berth_operators::appwrapper::config::AppWrapperConfiguration;
 use berth_operators::training::validate as training;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use serde::Deserialize;
@@ -72,6 +76,89 @@ impl AdmissionPlugin for KueueWebhook {
             let account = webhooks::Account { name: &request.user.name, groups: &request.user.groups };
             errors.extend(self.0.validate_account(seen, account, object));
         }
+        refuse(request, Stage::Validate, errors)
+    }
+}
+
+/// AppWrapper's defaulting and validating webhooks. It precedes [`KueueWebhook`], which suspends
+/// AppWrappers with a queue, because it adds the default queue.
+pub struct AppWrapperWebhook {
+    configuration: AppWrapperConfiguration,
+    builtin: Registry,
+}
+
+impl AppWrapperWebhook {
+    /// The webhooks for this configuration.
+    pub fn new(configuration: AppWrapperConfiguration) -> Self {
+        Self { configuration, builtin: Registry::builtin() }
+    }
+
+    /// Plural name of a kind's resource; `*` if the cluster does not serve the kind.
+    fn resource(&self, kind: &GroupVersionKind, objects: &Objects) -> String {
+        if let Some(row) = self.builtin.by_kind(&kind.group, &kind.kind) {
+            return row.plural.clone();
+        }
+        let definitions = objects.list("apiextensions.k8s.io", "customresourcedefinitions", None);
+        let mut specs = definitions.iter().map(|definition| &definition["spec"]);
+        let found =
+            specs.find(|spec| spec["group"] == kind.group.as_str() && spec["names"]["kind"] == kind.kind.as_str());
+        found.and_then(|spec| spec["names"]["plural"].as_str()).unwrap_or("*").to_owned()
+    }
+
+    /// The rights of the user for each component.
+    fn verdicts(&self, request: &AdmissionRequest<'_>, object: &Value) -> Vec<Verdict> {
+        let verdict = |kind: Option<GroupVersionKind>| {
+            let resource = kind.as_ref().map_or_else(|| "*".to_owned(), |kind| self.resource(kind, request.objects));
+            let attributes = Attributes {
+                verb: "create",
+                group: kind.as_ref().map_or("*", |kind| kind.group.as_str()),
+                resource: &resource,
+                subresource: "",
+                name: "",
+                namespace: request.namespace,
+                path: "",
+                is_resource_request: true,
+            };
+            let decision = auth::decide(request.objects, &attributes, request.user);
+            Verdict { resource: resource.clone(), is_allowed: Ok(decision.allowed) }
+        };
+        app_wrappers::kinds(object).into_iter().map(verdict).collect()
+    }
+}
+
+fn creator<'a>(request: &AdmissionRequest<'a>) -> Creator<'a> {
+    Creator { name: &request.user.name, uid: &request.user.uid }
+}
+
+impl AdmissionPlugin for AppWrapperWebhook {
+    fn name(&self) -> &str {
+        "workload.codeflare.dev"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let creator = creator(request);
+        if is(request, "workload.codeflare.dev", "appwrappers")
+            && request.operation == Operation::Create
+            && let Some(object) = &mut request.object
+        {
+            app_wrappers::default_on_create(object, creator, &self.configuration);
+        }
+        Ok(())
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "workload.codeflare.dev", "appwrappers") {
+            return Ok(());
+        }
+        let Some(object) = &request.object else { return Ok(()) };
+        let errors = match &request.old_object {
+            Some(old) if request.operation == Operation::Update => app_wrappers::validate_update(object, old),
+            _ => {
+                let is_checked = self.configuration.user_rbac_admission_check;
+                let verdicts = is_checked.then(|| self.verdicts(request, object));
+                app_wrappers::validate_create(object, request.namespace, creator(request), verdicts.as_deref())
+            }
+        };
         refuse(request, Stage::Validate, errors)
     }
 }

@@ -34,7 +34,9 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook};
+use crate::admission::{
+    AppWrapperWebhook, JobSetPodWebhook, JobSetWebhook, KueueWebhook, NodeHealthWebhook, TrainingWebhook,
+};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
@@ -56,6 +58,8 @@ pub struct ApiOptions {
     pub storage: Storage,
     /// Configuration of the queueing controllers, which admission depends on.
     pub controllers: berth_controllers::Config,
+    /// Operators of other projects, whose admission and metrics the server has.
+    pub operators: berth_operators::Options,
     /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
@@ -99,6 +103,9 @@ impl Apiserver {
         config.token_key = options.token_key;
         config.audit = options.audit;
         config.pod_security = options.pod_security;
+        if let Some(app_wrappers) = &options.operators.app_wrappers {
+            config.admission.push(Arc::new(AppWrapperWebhook::new(app_wrappers.configuration.clone())));
+        }
         if !options.bare {
             config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
             for kind in conversion::KINDS {
@@ -113,7 +120,7 @@ impl Apiserver {
         }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
-        config.metrics = Some(Arc::new(installed.clone()));
+        config.metrics = Some(Arc::new(Figures { controllers: installed.clone(), operators: options.operators }));
         config.front_proxy = options.front_proxy;
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
@@ -229,9 +236,17 @@ impl Controllers {
     }
 }
 
-impl berth_apiserver::Metrics for Controllers {
+/// The metrics of the controllers and operators of this process.
+struct Figures {
+    controllers: Controllers,
+    operators: berth_operators::Options,
+}
+
+impl berth_apiserver::Metrics for Figures {
     fn text(&self) -> String {
-        self.installed().map(|installed| installed.figures(Role::Standalone)).unwrap_or_default()
+        let installed = self.controllers.installed();
+        let figures = installed.map(|installed| installed.figures(Role::Standalone)).unwrap_or_default();
+        figures + &self.operators.metrics()
     }
 }
 

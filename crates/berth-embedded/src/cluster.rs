@@ -211,7 +211,9 @@ impl Embedded {
         let cluster = cluster_configuration(options.cluster)?;
         let mut controllers = controller_configuration(options.configuration)?;
         external::take_over(&mut controllers, &cluster.operators);
+        let mut operators = berth_operators::Options::from(&cluster.operators);
         let api = Apiserver::start(ApiOptions {
+            operators: operators.clone(),
             clock: options.clock.clone(),
             seed: options.seed,
             storage: options.storage,
@@ -219,7 +221,7 @@ impl Embedded {
             token_key: options.token_key,
             audit: options.audit,
             front_proxy: options.front_proxy,
-            node_health: Arc::new(cluster.operators.node_health.clone()),
+            node_health: operators.node_health.clone(),
             controllers_elsewhere: false,
             bare: false,
             training_webhooks: cluster.operators.training,
@@ -236,7 +238,6 @@ impl Embedded {
             root_ca,
             ..berth_cluster::Options::default()
         };
-        let mut operators = berth_operators::Options::from(&cluster.configuration.operators);
         let autopilot = operators.autopilot.api.clone();
         let network = options.node.map(|node| {
             operators.autopilot.probes.insert(node.machine.name.clone(), node.health);

@@ -16,6 +16,7 @@ mod unattended;
 
 use std::sync::Arc;
 
+use berth_api::appwrapper::AppWrapperConfiguration;
 use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
@@ -24,6 +25,8 @@ use berth_runtime::Manager;
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+    /// AppWrapper, as its own controller runs it.
+    pub app_wrappers: Option<appwrapper::Options>,
     /// Reaction to unhealthy nodes.
     pub node_health: Arc<NodeHealthConfiguration>,
     /// Name of the slack queue; empty if there is none.
@@ -41,13 +44,25 @@ pub struct Options {
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
+        let wrappers = &configuration.app_wrapper_configuration;
+        // AppWrapper's own file has the settings of node health and of the slack queue, too.
+        let is_default = |health: &NodeHealthConfiguration| *health == NodeHealthConfiguration::default();
+        let node_health =
+            if is_default(&configuration.node_health) { &wrappers.autopilot } else { &configuration.node_health };
+        let app_wrappers = || {
+            let autopilot = if is_default(&wrappers.autopilot) { node_health } else { &wrappers.autopilot };
+            appwrapper::Options::new(AppWrapperConfiguration { autopilot: autopilot.clone(), ..wrappers.clone() })
+        };
+        let slack_queue =
+            if configuration.slack_queue.is_empty() { &wrappers.slack_queue_name } else { &configuration.slack_queue };
         Self {
             ray: configuration.ray,
+            app_wrappers: configuration.app_wrappers.then(app_wrappers),
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
-            node_health: Arc::new(configuration.node_health.clone()),
-            slack_queue: configuration.slack_queue.clone(),
+            node_health: Arc::new(node_health.clone()),
+            slack_queue: slack_queue.clone(),
             autopilot: autopilot::Options {
                 configuration: Arc::new(configuration.autopilot.clone()),
                 ..autopilot::Options::default()
@@ -62,10 +77,21 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The metrics of the operators that are installed with these options or a clone of them, in the
+    /// Prometheus text format.
+    pub fn metrics(&self) -> String {
+        self.app_wrappers.as_ref().map(|options| options.transitions.text()).unwrap_or_default()
+    }
+}
+
 /// Adds the operators to the manager. Objects of an operator that is off get an event about it.
 pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
+    }
+    if let Some(options) = &options.app_wrappers {
+        appwrapper::install(manager, options);
     }
     autopilot::install(manager, options.autopilot.clone());
     health::monitor::install(manager, options.node_health.clone());

@@ -68,7 +68,11 @@ pub fn install(manager: &mut Manager, options: &Options) {
         watch::<MPIJob>(manager, what);
     }
     watch::<TrainJob>(manager, "Berth has no operator for it; install Kubeflow Trainer");
-    watch::<AppWrapper>(manager, "Berth has no operator for it; install the AppWrapper operator");
+    if options.app_wrappers.is_none() {
+        let what = "Berth's own operator for AppWrappers is off (operators.appWrappers of the ClusterConfiguration); \
+                    turn it on, or install the AppWrapper operator";
+        watch::<AppWrapper>(manager, what);
+    }
 }
 
 fn watch<K: Kind>(manager: &mut Manager, what: &'static str) {

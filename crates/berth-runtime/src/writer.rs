@@ -124,10 +124,11 @@ impl<K: Written> Writer<K> {
     ///
     /// # Errors
     /// The API rejects the write.
-    pub async fn replace_status(&self, object: &K) -> kube::Result<()> {
+    pub async fn replace_status(&self, object: &K) -> kube::Result<K> {
         let (api, params) = (self.api(object), PostParams::default());
-        self.cache.observe(write::replace_status(&api, &object.name_any(), &params, object).await?);
-        Ok(())
+        let stored = write::replace_status(&api, &object.name_any(), &params, object).await?;
+        self.cache.observe(stored.clone());
+        Ok(stored)
     }
 
     /// Applies a strategic merge patch. Returns `None` if the object does not exist any more.

@@ -20,7 +20,7 @@ pub struct Options {
     #[command(flatten)]
     front: FrontOptions,
     /// The ClusterConfiguration file that `berth cluster` reads with --config. The logs of
-    /// simulated containers depend on it.
+    /// simulated containers and the admission of AppWrappers depend on it.
     #[arg(long, value_name = "FILE")]
     cluster_config: Option<PathBuf>,
     /// The Configuration file that `berth controller` reads with --config. It decides which jobs
@@ -51,6 +51,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let cluster = cluster_configuration(read(&options.cluster_config)?)?;
     let seed = process::entropy()?;
     let api = Apiserver::start(ApiOptions {
+        operators: berth_operators::Options::from(&cluster.operators),
         clock: clock.clone(),
         seed,
         storage: front.storage(),

@@ -143,6 +143,7 @@ impl Controller {
         {
             return Ok(());
         }
-        Ok(self.writer.replace_status(&CronJob { status: Some(status), ..cron_job.clone() }).await?)
+        self.writer.replace_status(&CronJob { status: Some(status), ..cron_job.clone() }).await?;
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The whole embedded cluster, in process and in virtual time.
 
+mod app_wrappers;
 mod bad_input;
 mod election;
 mod jobsets;

@@ -95,6 +95,7 @@ fn controllers(
 /// An API server with two queues of one CPU each.
 async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
     let api = Apiserver::start(ApiOptions {
+        operators: Default::default(),
         clock: clock.clone(),
         seed: 1,
         storage: Storage::Memory,
