@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use berth_api::appwrapper::AppWrapperConfiguration;
 use berth_api::berth::NodeHealthConfiguration;
 use berth_machine::ToolError;
 use berth_machine::health::{HealthTools, Reading, parse_diagnostics};
@@ -40,20 +41,23 @@ pub struct NodeHealth {
 }
 
 impl NodeHealthOptions {
-    /// Reads the options; `None` if neither is given.
+    /// Reads the options; `None` if neither is given. AppWrapper's configuration has the same
+    /// settings; an option overrides its setting.
     ///
     /// # Errors
     /// The file cannot be read or is invalid.
-    pub fn load(&self) -> anyhow::Result<Option<NodeHealth>> {
-        if self.slack_queue.is_none() && self.node_health.is_none() {
+    pub fn load(&self, wrappers: Option<&AppWrapperConfiguration>) -> anyhow::Result<Option<NodeHealth>> {
+        let of_wrappers = wrappers.map(|wrappers| wrappers.slack_queue_name.clone()).filter(|name| !name.is_empty());
+        let slack_queue = self.slack_queue.clone().or(of_wrappers);
+        if slack_queue.is_none() && self.node_health.is_none() {
             return Ok(None);
         }
         let configuration = match &self.node_health {
             Some(file) => NodeHealthConfiguration::from_value(process::read(file)?)
                 .map_err(|error| anyhow!("{}: {error}", file.display()))?,
-            None => NodeHealthConfiguration::default(),
+            None => wrappers.map(|wrappers| wrappers.autopilot.clone()).unwrap_or_default(),
         };
-        let slack_queue = self.slack_queue.clone().unwrap_or_default();
+        let slack_queue = slack_queue.unwrap_or_default();
         Ok(Some(NodeHealth { configuration: Arc::new(configuration), slack_queue }))
     }
 }

@@ -20,15 +20,8 @@ pub enum Stage {
 /// Responds to an AdmissionReview. An error is the message of a 400 response: the body is not a
 /// valid review.
 pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Lookup<'_>) -> Result<Value, String> {
-    if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
-        return Err("expected an AdmissionReview of admission.k8s.io/v1".to_owned());
-    }
-    let asked = &review["request"];
+    let asked = request(review)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let uid = text(&asked["uid"]);
-    if uid.is_empty() {
-        return Err("request.uid is missing".to_owned());
-    }
     let (group, resource) = (text(&asked["resource"]["group"]), text(&asked["resource"]["resource"]));
     let namespace = text(&asked["namespace"]);
     let request = Request {
@@ -44,35 +37,51 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
     let user = asked["userInfo"]["username"].as_str().unwrap_or_default();
     let seen = part.is_empty() || (stage == Stage::Validate && is_validated(request, part, user));
     let object = asked.get("object").filter(|object| object.is_object() && writes && seen);
-    let mut response = json!({"uid": uid, "allowed": true});
-    if let Some(object) = object {
-        let errors = match stage {
-            Stage::Validate => {
-                let groups = asked["userInfo"]["groups"].as_array().into_iter().flatten();
-                let groups: Vec<String> = groups.filter_map(|group| group.as_str().map(str::to_owned)).collect();
-                let mut errors = webhooks.validate(request, object, lookup);
-                if part.is_empty() {
-                    errors.extend(webhooks.validate_account(request, Account { name: user, groups: &groups }, object));
-                }
-                errors
+    let Some(object) = object else { return Ok(respond(asked, None, &[])) };
+    match stage {
+        Stage::Validate => {
+            let groups = asked["userInfo"]["groups"].as_array().into_iter().flatten();
+            let groups: Vec<String> = groups.filter_map(|group| group.as_str().map(str::to_owned)).collect();
+            let mut errors = webhooks.validate(request, object, lookup);
+            if part.is_empty() {
+                errors.extend(webhooks.validate_account(request, Account { name: user, groups: &groups }, object));
             }
-            Stage::Mutate => {
-                let mut changed = object.clone();
-                let result = webhooks.mutate(request, &mut changed, lookup);
-                let patch = json_patch(object, &changed);
-                if !patch.is_empty() {
-                    let patch = Value::Array(patch).to_string();
-                    response["patchType"] = json!("JSONPatch");
-                    response["patch"] = json!(base64::engine::general_purpose::STANDARD.encode(patch));
-                }
-                result.err().unwrap_or_default()
-            }
-        };
-        if !errors.is_empty() {
-            response = json!({"uid": uid, "allowed": false, "status": denial(&field::aggregate(&errors))});
+            Ok(respond(asked, None, &errors))
+        }
+        Stage::Mutate => {
+            let mut changed = object.clone();
+            let errors = webhooks.mutate(request, &mut changed, lookup).err().unwrap_or_default();
+            Ok(respond(asked, Some(&changed), &errors))
         }
     }
-    Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+/// The request of an AdmissionReview. An error is the message of a 400 response: the body is not a
+/// valid review.
+pub fn request(review: &Value) -> Result<&Value, String> {
+    if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
+        return Err("expected an AdmissionReview of admission.k8s.io/v1".to_owned());
+    }
+    let asked = &review["request"];
+    if asked["uid"].as_str().is_none_or(str::is_empty) {
+        return Err("request.uid is missing".to_owned());
+    }
+    Ok(asked)
+}
+
+/// The AdmissionReview that answers a request: a rejection if there are errors, else a patch from the
+/// request's object to `changed`.
+pub fn respond(asked: &Value, changed: Option<&Value>, errors: &[field::Error]) -> Value {
+    let mut response = json!({"uid": asked["uid"], "allowed": errors.is_empty()});
+    let patch = changed.map(|changed| json_patch(&asked["object"], changed)).unwrap_or_default();
+    if !errors.is_empty() {
+        response["status"] = denial(&field::aggregate(errors));
+    } else if !patch.is_empty() {
+        let patch = Value::Array(patch).to_string();
+        response["patchType"] = json!("JSONPatch");
+        response["patch"] = json!(base64::engine::general_purpose::STANDARD.encode(patch));
+    }
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 }
 
 /// The Status of a rejected AdmissionReview. Kueue's and JobSet's webhooks return plain errors to

@@ -2,7 +2,7 @@
 //! service account.
 
 mod aggregated;
-mod webhook;
+pub mod webhook;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::metrics::Role;
 use berth_controllers::rights;
 use berth_embedded::api::{Controllers, extensions};
+use berth_operators::appwrapper::{self, config::ConfigurationFile};
 use berth_runtime::Manager;
 use clap::Args;
 use tokio::task::JoinSet;
@@ -34,6 +35,7 @@ use crate::node_health::NodeHealthOptions;
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
+use webhook::app_wrappers::AppWrappers;
 
 /// Options of `berth controller`.
 #[derive(Args)]
@@ -42,6 +44,10 @@ pub struct Options {
     /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Also run AppWrappers, and serve their webhooks. FILE is AppWrapper's configuration file.
+    /// Default: AppWrapper's defaults. AppWrapper's own controller must not be installed.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    appwrapper: Option<Option<PathBuf>>,
     /// Maximum requests per second, for each kind of object. Default: clientConnection.qps of the
     /// configuration, else no limit.
     #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
@@ -79,6 +85,16 @@ pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded>
         .map_err(|errors| anyhow!("{}: {}", file.display(), field::aggregate(&errors)))
 }
 
+/// Reads AppWrapper's configuration file. Fields that have no effect here are logged.
+fn app_wrappers(file: Option<&Path>) -> anyhow::Result<ConfigurationFile> {
+    let Some(file) = file else { return Ok(ConfigurationFile::default()) };
+    let read = ConfigurationFile::read(process::read(file)?).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+    for (field, place) in read.without_effect() {
+        tracing::warn!("{}: {field} has no effect; Berth reads it from {place}", file.display());
+    }
+    Ok(read)
+}
+
 /// Addresses of health checks and metrics in the configuration file.
 fn places(file: &Process) -> Places {
     let usual = Places::at(BindAddress::Any(defaults::HEALTH_PORT), BindAddress::Any(defaults::METRICS_PORT));
@@ -98,9 +114,10 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         None => Loaded::without_file(&own_namespace),
     };
     let Loaded { mut config, process: file } = loaded;
+    let app_wrappers = options.appwrapper.as_ref().map(|file| app_wrappers(file.as_deref())).transpose()?;
     let namespace = file.namespace.clone().unwrap_or(own_namespace);
     let component = &options.component;
-    let node_health = options.node_health.load()?;
+    let node_health = options.node_health.load(app_wrappers.as_ref().map(|file| &file.appwrapper))?;
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
@@ -132,8 +149,13 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     // All terms of leadership share it, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
+    let operator = app_wrappers.as_ref().map(|file| appwrapper::Options::new(file.appwrapper.clone()));
+    let transitions = operator.as_ref().map(|options| options.transitions.clone());
     let install: component::Install = Box::new(move |manager| {
         installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
+        if let Some(options) = &operator {
+            appwrapper::install(manager, options);
+        }
         if let Some(node_health) = &node_health {
             node_health.install(manager);
         }
@@ -148,7 +170,10 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             let aggregated = Aggregated::new(extensions(&controllers), leading.clone());
             tasks.spawn(aggregated.clone().follow_front_proxy(client.clone()));
             tasks.spawn(aggregated::advertise(client.clone(), namespace.clone(), address, leading.clone()));
-            Some(hooks.serve(client, namespace, config, controllers.clone(), aggregated, &mut tasks)?)
+            let app_wrappers = app_wrappers
+                .filter(|file| file.webhooks_enabled != Some(false))
+                .map(|file| AppWrappers { configuration: file.appwrapper, client: client.clone() });
+            Some(hooks.serve(client, namespace, config, controllers.clone(), aggregated, app_wrappers, &mut tasks)?)
         }
         None => None,
     };
@@ -171,7 +196,8 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
                 (true, false) => Role::Follower,
             };
             let figures = figures.installed().map(|installed| installed.figures(role)).unwrap_or_default();
-            figures + &leads.text(rights::NAME) + &requests.text()
+            let transitions = transitions.as_ref().map(|transitions| transitions.text()).unwrap_or_default();
+            figures + &transitions + &leads.text(rights::NAME) + &requests.text()
         }),
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
             let starting = || Status::service_unavailable("the controllers are starting");

@@ -63,7 +63,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
             spared: Held::spared_beside(&mark(".Release.Namespace")),
         },
     };
-    let without = |hold_policy| Parts { crds: false, hold_policy, hold_only: false };
+    let without = |hold_policy| Parts { crds: false, hold_policy, hold_only: false, app_wrappers: false };
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
     let plain = manifests::objects(&values, &without(None));
     let held = manifests::objects(&values, &without(Some(mark(".Values.holdPolicy"))));
@@ -291,7 +291,8 @@ mod tests {
                     rendered.push(serde_saphyr::from_str(document).expect("YAML"));
                 }
             }
-            let mut printed = manifests::objects(&values, &Parts { crds: true, hold_policy, hold_only: false });
+            let mut printed =
+                manifests::objects(&values, &Parts { crds: true, hold_policy, hold_only: false, app_wrappers: false });
             printed.retain(|object| object["kind"] != "Namespace");
             let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
             rendered.sort_by_key(key);

@@ -5,9 +5,11 @@ use berth_controllers::aggregated;
 use berth_controllers::configuration::{BindAddress, Process, process as defaults};
 use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
+use berth_operators::appwrapper;
 use serde_json::{Value, json};
 
 use super::hold::{self, Held};
+use crate::controller::webhook::{APP_WRAPPERS_MUTATE, APP_WRAPPERS_VALIDATE};
 
 /// Image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
@@ -107,6 +109,8 @@ pub struct Parts {
     pub hold_policy: Option<String>,
     /// Only the objects that hold jobs, and their prerequisites.
     pub hold_only: bool,
+    /// AppWrappers: rights, webhooks and definition.
+    pub app_wrappers: bool,
 }
 
 /// True if an object of an installation holds jobs.
@@ -142,9 +146,16 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
         secret,
     }));
     objects.push(flow_schema(values));
-    objects.extend(workload(values));
+    if parts.app_wrappers {
+        objects.extend(app_wrapper_role(values));
+    }
+    objects.extend(workload(values, parts));
     if parts.crds {
         objects.extend(definitions(values));
+    }
+    if parts.crds && parts.app_wrappers {
+        let all = berth_api::frameworks::crds().into_iter();
+        objects.extend(all.filter(|definition| definition["spec"]["names"]["kind"] == "AppWrapper"));
     }
     objects.extend(aggregated::objects(&values.namespace));
     objects
@@ -215,8 +226,26 @@ fn client(values: &Values, path: &str) -> Value {
     json!({"service": {"name": values.settings.service, "namespace": values.namespace, "path": path, "port": 443}})
 }
 
+/// The rights of the controllers that run AppWrappers.
+fn app_wrapper_role(values: &Values) -> [Value; 2] {
+    let (name, rbac) = (format!("{NAME}-appwrapper"), "rbac.authorization.k8s.io");
+    let metadata = json!({"name": name, "labels": rights::labels(&[])});
+    let version = format!("{rbac}/v1");
+    [
+        json!({"apiVersion": version, "kind": "ClusterRole", "metadata": metadata,
+            "rules": appwrapper::rights::rules()}),
+        json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": values.namespace}]}),
+    ]
+}
+
 /// The Deployment of the controllers.
-fn workload(values: &Values) -> Vec<Value> {
+fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
+    let mut args = vec!["controller", "--config=/etc/berth/config.yaml"];
+    if parts.app_wrappers {
+        args.push("--appwrapper");
+    }
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
     let selector = selector();
@@ -265,7 +294,7 @@ fn workload(values: &Values) -> Vec<Value> {
                         "containers": [{
                             "name": "controller",
                             "image": values.image,
-                            "args": ["controller", "--config=/etc/berth/config.yaml"],
+                            "args": args,
                             "env": [
                                 {"name": "POD_NAME", "valueFrom": field("metadata.name")},
                                 {"name": "POD_IP", "valueFrom": field("status.podIP")},
@@ -337,8 +366,15 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let unmanaged = json!([{"key": QUEUE_NAME, "operator": "DoesNotExist"}]);
     let elsewhere = json!({"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": unmanaged_namespaces(values)}]});
-    let mut hooks =
-        vec![hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")];
+    let mut hooks = Vec::new();
+    if parts.app_wrappers {
+        // Before the webhook that suspends AppWrappers with a queue: this one adds the default queue.
+        let path = if short == "default" { APP_WRAPPERS_MUTATE } else { APP_WRAPPERS_VALIDATE };
+        let mut own = hook("of-appwrappers", "workload.codeflare.dev", "v1beta2", &["appwrappers"], "Fail");
+        own["clientConfig"] = client(values, path);
+        hooks.push(own);
+    }
+    hooks.extend([hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")]);
     let held = if parts.hold_policy.is_some() { "Ignore" } else { "Fail" };
     for Suspendable { group, version, resource: name, .. } in &jobs::suspendable() {
         let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
@@ -405,7 +441,11 @@ mod tests {
     fn only_queued_jobs_depend_on_a_webhook() {
         for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
             for (hold_policy, queued) in [(None, "Fail"), (Some("v1".to_owned()), "Ignore")] {
-                let configuration = webhooks(&values(), kind, &Parts { crds: true, hold_policy, hold_only: false });
+                let configuration = webhooks(
+                    &values(),
+                    kind,
+                    &Parts { crds: true, hold_policy, hold_only: false, app_wrappers: false },
+                );
                 for hook in configuration["webhooks"].as_array().expect("webhooks") {
                     let name = hook["name"].as_str().expect("a name");
                     let expected = match name.split('.').next() {
@@ -421,7 +461,7 @@ mod tests {
 
     #[test]
     fn printed_objects_are_parsed_back_unchanged() {
-        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false };
+        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false, app_wrappers: false };
         for object in objects(&values(), &parts) {
             let text = yaml(&object).expect("YAML");
             let read: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -431,7 +471,8 @@ mod tests {
 
     #[test]
     fn objects_that_hold_jobs_come_first_and_objects_that_need_controllers_come_last() {
-        let parts = |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only };
+        let parts =
+            |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only, app_wrappers: false };
         let all = objects(&values(), &parts(false));
         let first = |wanted: &dyn Fn(&Value) -> bool| all.iter().position(wanted).expect("there is one");
         let last = |wanted: &dyn Fn(&Value) -> bool| all.iter().rposition(wanted).expect("there is one");

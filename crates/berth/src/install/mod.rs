@@ -68,8 +68,12 @@ pub struct Options {
     /// migration from Kueue.
     #[arg(long)]
     hold_only: bool,
+    /// Let the controllers run AppWrappers, in place of AppWrapper's own controller: rights, webhooks
+    /// and the CustomResourceDefinition.
+    #[arg(long)]
+    appwrapper: bool,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -101,7 +105,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         held: Held::of(&read, &options.namespace),
     };
     let hold_policy = (options.hold_policy != NO_HOLD).then(|| options.hold_policy.clone());
-    let parts = Parts { crds: !options.without_crds, hold_policy, hold_only: options.hold_only };
+    let app_wrappers = options.appwrapper;
+    let parts = Parts { crds: !options.without_crds, hold_policy, hold_only: options.hold_only, app_wrappers };
     let objects = manifests::objects(&values, &parts);
     if options.check {
         return process::run(checked(options, objects));

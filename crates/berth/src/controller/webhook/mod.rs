@@ -4,6 +4,7 @@
 //!
 //! Every replica serves, leader or not. Lookups read the controllers' caches.
 
+pub mod app_wrappers;
 mod certificate;
 mod trust;
 
@@ -38,8 +39,13 @@ use tokio::task::JoinSet;
 
 use super::aggregated::{Aggregated, AnyCertificate};
 use crate::component::listen::{self, BindAddress, Handler};
+use app_wrappers::AppWrappers;
 use certificate::{Certificates, Material};
 
+/// Path of the webhook that sets defaults of AppWrappers.
+pub const APP_WRAPPERS_MUTATE: &str = "/mutate-appwrapper";
+/// Path of the webhook that validates AppWrappers.
+pub const APP_WRAPPERS_VALIDATE: &str = "/validate-appwrapper";
 /// Maximum size of a review: an object and its previous version, each limited to 3 MiB by the API
 /// server.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -167,6 +173,7 @@ impl Bound {
         config: Config,
         controllers: Controllers,
         aggregated: Aggregated,
+        app_wrappers: Option<AppWrappers>,
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Certificate> {
         let certificate = Certificate::default();
@@ -178,7 +185,7 @@ impl Bound {
         tasks.spawn(listen::serve(
             self.listener,
             Some(Arc::new(tls)),
-            handler(Webhooks::new(config), controllers, aggregated),
+            handler(Webhooks::new(config), controllers, aggregated, app_wrappers),
         ));
         tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
         Ok(certificate)
@@ -278,22 +285,37 @@ fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
     Ok(certified)
 }
 
-fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated) -> Handler {
-    let shared = Arc::new((webhooks, controllers, aggregated));
+fn handler(
+    webhooks: Webhooks,
+    controllers: Controllers,
+    aggregated: Aggregated,
+    app_wrappers: Option<AppWrappers>,
+) -> Handler {
+    let shared = Arc::new((webhooks, controllers, aggregated, app_wrappers));
     Arc::new(move |request| {
         let shared = shared.clone();
         Box::pin(async move {
             if request.uri().path().starts_with("/apis/") {
                 return shared.2.answer(request).await;
             }
-            answer(request, &shared.0, &shared.1).await
+            answer(request, &shared.0, &shared.1, shared.3.as_ref()).await
         })
     })
 }
 
-async fn answer(request: Request<Incoming>, webhooks: &Webhooks, controllers: &Controllers) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    webhooks: &Webhooks,
+    controllers: &Controllers,
+    app_wrappers: Option<&AppWrappers>,
+) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
-    if !matches!(path.as_str(), "/mutate" | "/validate" | "/convert") {
+    let of_app_wrappers = match path.as_str() {
+        APP_WRAPPERS_MUTATE => app_wrappers.map(|webhooks| (webhooks, Stage::Mutate)),
+        APP_WRAPPERS_VALIDATE => app_wrappers.map(|webhooks| (webhooks, Stage::Validate)),
+        _ => None,
+    };
+    if of_app_wrappers.is_none() && !matches!(path.as_str(), "/mutate" | "/validate" | "/convert") {
         return listen::text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
     if request.method() != Method::POST {
@@ -303,7 +325,14 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, controllers: &C
         Ok(body) => body.to_bytes(),
         Err(error) => return listen::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
-    let answered = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string()).and_then(|review| {
+    let review = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string());
+    if let Some((webhooks, stage)) = of_app_wrappers {
+        return reviewed(match review {
+            Ok(review) => webhooks.answer(stage, &review).await,
+            Err(message) => Err(message),
+        });
+    }
+    reviewed(review.and_then(|review| {
         let installed = controllers.installed();
         let stores = installed.as_ref().map(|installed| &installed.stores);
         let lookup: Lookup<'_> = &|group, resource, namespace, name| stores?.find(group, resource, namespace, name);
@@ -312,7 +341,11 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, controllers: &C
             "/validate" => review::admission(webhooks, Stage::Validate, &review, lookup),
             _ => review::conversion(&review),
         }
-    });
+    }))
+}
+
+/// The response with a review, or the reason why a body is none.
+fn reviewed(answered: Result<Value, String>) -> Response<Full<Bytes>> {
     match answered {
         Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),
         Err(message) => listen::text(StatusCode::BAD_REQUEST, format!("{message}\n")),
