@@ -142,6 +142,10 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
         stores.training_runtimes = manager.cache_if_served();
         stores.cluster_training_runtimes = manager.cache_if_served();
     }
+    // Ray's autoscaler changes the size of the cluster that a RayJob or RayService made.
+    if jobs::described::ray::MAKES_CLUSTERS.iter().any(|kind| config.integrations.enabled(kind)) {
+        stores.ray_clusters = manager.cache_if_served();
+    }
     if config.integrations.enabled("statefulset") {
         stores.add_owners(manager.cache::<StatefulSet>());
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::frameworks::{ClusterTrainingRuntime, TrainingRuntime};
+use berth_api::frameworks::{ClusterTrainingRuntime, RayCluster, TrainingRuntime};
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{
     AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
@@ -51,6 +51,9 @@ pub struct Stores {
     pub training_runtimes: Cache<TrainingRuntime>,
     /// Training runtimes of the cluster; empty in the same cases.
     pub cluster_training_runtimes: Cache<ClusterTrainingRuntime>,
+    /// Ray clusters; empty if the integrations of RayJob and RayService are off or the cluster lacks
+    /// the kind.
+    pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
     /// Metadata of objects of other watched kinds, by group and kind.
@@ -89,6 +92,7 @@ impl Stores {
             jobs,
             training_runtimes: Cache::for_tests([]),
             cluster_training_runtimes: Cache::for_tests([]),
+            ray_clusters: Cache::for_tests([]),
             job_sets: if job_sets { manager.cache_if_served() } else { Cache::for_tests([]) },
             others: BTreeMap::new(),
         }
@@ -112,6 +116,7 @@ impl Stores {
             jobs: Cache::for_tests([]),
             training_runtimes: Cache::for_tests([]),
             cluster_training_runtimes: Cache::for_tests([]),
+            ray_clusters: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }

@@ -16,7 +16,6 @@ mod unattended;
 
 use std::sync::Arc;
 
-use berth_api::appwrapper::AppWrapperConfiguration;
 use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
 use berth_runtime::Manager;
 
@@ -44,25 +43,15 @@ pub struct Options {
 
 impl From<&OperatorConfiguration> for Options {
     fn from(configuration: &OperatorConfiguration) -> Self {
-        let wrappers = &configuration.app_wrapper_configuration;
-        // AppWrapper's own file has the settings of node health and of the slack queue, too.
-        let is_default = |health: &NodeHealthConfiguration| *health == NodeHealthConfiguration::default();
-        let node_health =
-            if is_default(&configuration.node_health) { &wrappers.autopilot } else { &configuration.node_health };
-        let app_wrappers = || {
-            let autopilot = if is_default(&wrappers.autopilot) { node_health } else { &wrappers.autopilot };
-            appwrapper::Options::new(AppWrapperConfiguration { autopilot: autopilot.clone(), ..wrappers.clone() })
-        };
-        let slack_queue =
-            if configuration.slack_queue.is_empty() { &wrappers.slack_queue_name } else { &configuration.slack_queue };
+        let app_wrappers = || appwrapper::Options::new(configuration.app_wrapper_configuration.clone());
         Self {
             ray: configuration.ray,
             app_wrappers: configuration.app_wrappers.then(app_wrappers),
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
-            node_health: Arc::new(node_health.clone()),
-            slack_queue: slack_queue.clone(),
+            node_health: Arc::new(configuration.node_health().clone()),
+            slack_queue: configuration.slack_queue_name().to_owned(),
             autopilot: autopilot::Options {
                 configuration: Arc::new(configuration.autopilot.clone()),
                 ..autopilot::Options::default()

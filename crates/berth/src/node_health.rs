@@ -25,8 +25,8 @@ pub struct NodeHealthOptions {
     /// ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away.
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
-    /// File with the labels, taints and states that make a node unhealthy: the fields of
-    /// operators.nodeHealth of the ClusterConfiguration. Default: Autopilot's labels, cordons, and
+    /// File with the labels, taints and states that make a node unhealthy: the fields of section
+    /// autopilot of AppWrapper's configuration. Default: Autopilot's labels, cordons, and
     /// nodes that do not report. Without this option and --slack-queue, the health of nodes has no
     /// effect on quotas.
     #[arg(long, value_name = "FILE")]

@@ -66,10 +66,8 @@ pub struct OperatorConfiguration {
     pub app_wrappers: bool,
     /// The section `appwrapper` of AppWrapper's configuration file.
     pub app_wrapper_configuration: AppWrapperConfiguration,
-    /// Reaction to unhealthy nodes.
-    pub node_health: NodeHealthConfiguration,
     /// Name of the ClusterQueue whose lending limits follow the capacity that unhealthy nodes take
-    /// away. Empty: none.
+    /// away. Empty: `slackQueueName` of AppWrapper's configuration.
     pub slack_queue: String,
     /// Autopilot, the health agent of nodes with GPUs.
     pub autopilot: AutopilotConfiguration,
@@ -91,7 +89,6 @@ impl Default for OperatorConfiguration {
             gang_scheduler_name: String::new(),
             app_wrappers: true,
             app_wrapper_configuration: AppWrapperConfiguration::default(),
-            node_health: NodeHealthConfiguration::default(),
             slack_queue: String::new(),
             autopilot: AutopilotConfiguration::default(),
         }
@@ -99,9 +96,21 @@ impl Default for OperatorConfiguration {
 }
 
 impl OperatorConfiguration {
+    /// Reaction to unhealthy nodes, of AppWrappers and of other jobs.
+    pub fn node_health(&self) -> &NodeHealthConfiguration {
+        &self.app_wrapper_configuration.autopilot
+    }
+
+    /// Name of the slack queue; empty if there is none.
+    pub fn slack_queue_name(&self) -> &str {
+        match self.slack_queue.as_str() {
+            "" => &self.app_wrapper_configuration.slack_queue_name,
+            name => name,
+        }
+    }
+
     fn problems(&self, path: &str) -> Vec<Problem> {
-        let mut problems = self.node_health.problems(&join(path, "nodeHealth"));
-        problems.extend(self.autopilot.problems(&join(path, "autopilot")));
+        let mut problems = self.autopilot.problems(&join(path, "autopilot"));
         problems.extend(self.app_wrapper_configuration.problems(&join(path, "appWrapperConfiguration")));
         if self.gang_scheduler_name == "volcano" {
             let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \

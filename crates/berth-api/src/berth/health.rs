@@ -177,7 +177,7 @@ mod tests {
         let read: NodeHealthConfiguration = serde_json::from_value(value).expect("valid");
         assert!(!read.inject_anti_affinities && read.monitor_nodes);
         assert_eq!(read.resource_taints["example.com/fpga"][0].effect, TaintEffect::NoExecute);
-        assert_eq!(read.problems("operators.nodeHealth"), []);
+        assert_eq!(read.problems("autopilot"), []);
     }
 
     #[test]

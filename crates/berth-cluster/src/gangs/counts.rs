@@ -38,8 +38,8 @@ impl Bits {
         self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// Adds the numbers of `other`, each increased by `by`. Sums beyond the largest number of the set
-    /// are lost.
+    /// Adds the numbers of `other`, each increased by `by`. Sums beyond the largest number of the
+    /// set are lost.
     pub fn add_shifted(&mut self, other: &Self, by: usize) {
         let (words, bits) = (by / 64, by % 64);
         for at in (words..self.0.len()).rev() {

@@ -2,14 +2,15 @@
 //!
 //! Documented choices, where Sakkara's KEP leaves them open:
 //! - `pack` uses as few units as possible. If one unit can take all pods, the one with the least
-//!   room is taken ("fullest fitting first"). Otherwise units are filled, the one with the most room
-//!   first; the rest goes to the unit with the least room that takes it.
-//! - `spread` uses as many units as possible, and the largest part is as small as possible, then the
-//!   smallest part as large as possible. Larger parts go to units with more room ("least used
+//!   room is taken ("fullest fitting first"). Otherwise units are filled, the one with the most
+//!   room first; the rest goes to the unit with the least room that takes it.
+//! - `spread` uses as many units as possible, and the largest part is as small as possible, then
+//!   the smallest part as large as possible. Larger parts go to units with more room ("least used
 //!   first").
 //! - `partitions` uses exactly that many units, with parts as for `spread`. With `pack`, units with
 //!   the least room are taken first; with `spread`, those with the most.
-//! - Equal units are taken in the order of the tree: by name, nodes that the tree does not list last.
+//! - Equal units are taken in the order of the tree: by name, nodes that the tree does not list
+//!   last.
 
 use super::constraints::{Constraint, Shape};
 use super::counts::{Bits, Counts, add_row, rows};

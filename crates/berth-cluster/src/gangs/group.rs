@@ -54,8 +54,8 @@ impl Group {
         self.constraints.keys().filter(|level| !levels.contains(level)).map(String::as_str).collect()
     }
 
-    /// Checks that the topology has the levels of all hard constraints. Soft ones on other levels are
-    /// given up.
+    /// Checks that the topology has the levels of all hard constraints. Soft ones on other levels
+    /// are given up.
     ///
     /// # Errors
     /// A hard constraint names an unknown level.

@@ -19,8 +19,8 @@ pub struct Member {
     pub rank: usize,
 }
 
-/// Gives each pod a place of the solution, which has as many places as there are pods. The result is
-/// in the order of ranks.
+/// Gives each pod a place of the solution, which has as many places as there are pods. The result
+/// is in the order of ranks.
 pub fn assign(tree: &Tree, solution: &Solution, pods: Vec<String>) -> Vec<Member> {
     let pods = in_order(pods, |name| name);
     let mut nodes = solution.counts.clone();

@@ -5,8 +5,8 @@
 //! unit can get under the constraints below it, so that the distribution never has to be revised.
 //!
 //! If the constraints cannot be met together, soft ones are given up in this order until they can:
-//! on the lowest level `factor`, then `min` and `max`, then `partitions`; then on the next level up.
-//! `type` is never given up: it is a wish, and every distribution meets it as well as possible.
+//! on the lowest level `factor`, then `min` and `max`, then `partitions`; then on the next level
+//! up. `type` is never given up: it is a wish, and every distribution meets it as well as possible.
 
 use std::collections::BTreeMap;
 

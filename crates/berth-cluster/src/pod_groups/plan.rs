@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// A group that starts to be scheduled this long after its creation is no longer reconciled while no
-/// pod of it runs.
+/// A group that starts to be scheduled this long after its creation is no longer reconciled while
+/// no pod of it runs.
 const START_MAX: SignedDuration = SignedDuration::from_hours(48);
 
 const PENDING: &str = "Pending";

@@ -40,6 +40,9 @@ pub struct FaultPlan {
 
 /// Plans the faults of a node of the pool.
 pub fn plan(pool: &NodePool, node: &Node, site: &Site, now: Timestamp) -> FaultPlan {
+    if pool.spec.faults.is_none() && !is_annotated(node) && !went_silent(node) {
+        return FaultPlan::default();
+    }
     let (random, due) = random(pool, node, site, now);
     let mut plan = FaultPlan { due, ..FaultPlan::default() };
     let known = node.annotations().get(RANDOM_FAULTS_ANNOTATION);
@@ -80,9 +83,13 @@ pub fn plan(pool: &NodePool, node: &Node, site: &Site, now: Timestamp) -> FaultP
 
 /// True if the pods of a node make no progress because of a fault.
 pub fn are_pods_stuck(node: &Node) -> bool {
+    is_annotated(node) && NodeFaults::of_annotations(node.annotations()).is_ok_and(|faults| faults.stuck_pods)
+}
+
+/// True if the node has an annotation with faults.
+fn is_annotated(node: &Node) -> bool {
     let annotations = node.annotations();
-    let has_faults = [FAULTS_ANNOTATION, RANDOM_FAULTS_ANNOTATION].iter().any(|key| annotations.contains_key(*key));
-    has_faults && NodeFaults::of_annotations(annotations).is_ok_and(|faults| faults.stuck_pods)
+    [FAULTS_ANNOTATION, RANDOM_FAULTS_ANNOTATION].iter().any(|key| annotations.contains_key(*key))
 }
 
 /// True if the node became NotReady by a fault.

@@ -91,8 +91,8 @@ impl State {
         }
     }
 
-    /// Reverts a decision that could not be written. The other pods of a gang that are not bound yet
-    /// are reverted with it.
+    /// Reverts a decision that could not be written. The other pods of a gang that are not bound
+    /// yet are reverted with it.
     pub fn binding_failed(&mut self, key: &ObjectKey) {
         let gang = self.preparing.get(key).and_then(|preparing| preparing.gang.clone());
         let with_it = self.preparing.iter().filter(|(_, it)| gang.is_some() && it.gang == gang);

@@ -25,8 +25,8 @@ pub(super) struct Round {
     /// True for classes of pods that a changed node could take.
     helped: BTreeMap<Arc<str>, bool>,
     /// Messages of classes of pods that fit nowhere, by scheduler: placing pods only reduces
-    /// capacity, so that no later pod of the class fits in this round. Emptied when a gang gives its
-    /// nodes back.
+    /// capacity, so that no later pod of the class fits in this round. Emptied when a gang gives
+    /// its nodes back.
     hopeless: BTreeMap<(String, Arc<str>), String>,
     /// Gangs whose attempt has failed in this round, with the message for their further pods.
     pub(super) rejected: BTreeMap<Gang, String>,
@@ -198,8 +198,8 @@ impl State {
         Err(Unplaced { message, nominated, victims })
     }
 
-    /// Notes that a pod found no node. It is tried again if a gang gives the nodes back that it holds
-    /// now.
+    /// Notes that a pod found no node. It is tried again if a gang gives the nodes back that it
+    /// holds now.
     pub(super) fn note_crowded_out(&self, key: &ObjectKey, round: &mut Round) {
         let holding = self.gangs.holding();
         if !holding.is_empty() {

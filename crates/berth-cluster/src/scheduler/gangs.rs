@@ -197,8 +197,8 @@ impl Gangs {
         Siblings { all: pods.map_or(0, BTreeMap::len), gated }
     }
 
-    /// Number of pods of a gang that have succeeded and have the controller of one of `pods`. Pods of
-    /// an earlier job with the same gang do not count.
+    /// Number of pods of a gang that have succeeded and have the controller of one of `pods`. Pods
+    /// of an earlier job with the same gang do not count.
     pub fn succeeded(&self, gang: &Gang, pods: &[Arc<PodInfo>]) -> usize {
         let controllers: BTreeSet<&str> = pods.iter().filter_map(|pod| controller_of(&pod.pod)).collect();
         let siblings = self.pods.get(&(gang.label(), gang.key.clone())).into_iter().flat_map(BTreeMap::values);
@@ -250,8 +250,8 @@ impl Gangs {
         })
     }
 
-    /// The topology of a namespace: of several ConfigMaps, the first by name. Without one, all nodes
-    /// are in one level.
+    /// The topology of a namespace: of several ConfigMaps, the first by name. Without one, all
+    /// nodes are in one level.
     ///
     /// # Errors
     /// The ConfigMap is invalid.

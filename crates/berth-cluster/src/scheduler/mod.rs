@@ -9,8 +9,8 @@
 //! bound.
 //!
 //! A pod chooses one of several schedulers by `spec.schedulerName` ([`profile`]). All of them share
-//! the state, so they never give the same room twice. Some place gangs: pod by pod with reservations
-//! ([`coscheduling`]), or as a whole ([`whole`], [`group_preemption`]).
+//! the state, so they never give the same room twice. Some place gangs: pod by pod with
+//! reservations ([`coscheduling`]), or as a whole ([`whole`], [`group_preemption`]).
 //!
 //! Not implemented: limits on the number of volumes of a node, and extenders.
 
@@ -174,8 +174,8 @@ impl Reconciler for Scheduler {
             while let Some(written) = writes.next().await {
                 refused |= !written;
             }
-            // Claims may have been bound while the choices for other pods were written, and a gang may
-            // have given nodes back that other pods can use.
+            // Claims may have been bound while the choices for other pods were written, and a gang
+            // may have given nodes back that other pods can use.
             let state = lock(&self.state);
             if refused || !state.has_active() {
                 let due = state.due().map(|due| self.clock.until(due));

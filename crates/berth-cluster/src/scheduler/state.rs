@@ -240,8 +240,8 @@ impl State {
         }
     }
 
-    /// Reports once for each pod that its scheduler does not exist. `reported` is the UID of the last
-    /// pod of this name for which that was reported.
+    /// Reports once for each pod that its scheduler does not exist. `reported` is the UID of the
+    /// last pod of this name for which that was reported.
     fn report_missing_scheduler(&mut self, pod: PodInfo, reported: Option<Option<String>>) -> Wake {
         let uid = pod.pod.metadata.uid.clone();
         self.without_scheduler.insert(pod.key.clone(), uid.clone());
@@ -312,8 +312,8 @@ impl State {
         waiting.filter(|waiting| waiting.gang.as_ref() == Some(gang)).map(|waiting| waiting.pod.clone()).collect()
     }
 
-    /// Takes the reserved nodes from the pods of a gang. They wait again, and are not tried before a
-    /// change.
+    /// Takes the reserved nodes from the pods of a gang. They wait again, and are not tried before
+    /// a change.
     pub(super) fn release_all(&mut self, gang: &Gang) -> Vec<(Arc<PodInfo>, String)> {
         let held = self.gangs.take_held(gang);
         let mut released = Vec::new();

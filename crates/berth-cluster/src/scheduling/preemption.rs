@@ -31,9 +31,9 @@ pub enum Preemption {
 /// Source: kube-scheduler's DefaultPreemption: remove all pods of lower priority, put back as many
 /// as still fit (first those whose disruption budget would be violated, then the most important),
 /// then prefer the node with the fewest violations of budgets, then the node whose most important
-/// victim has the lowest priority, then the smallest sum of priorities, then the fewest victims, and then the
-/// latest start of the most important victims. Pods that are being deleted for another reason count
-/// like all others. Equal nodes are taken by name.
+/// victim has the lowest priority, then the smallest sum of priorities, then the fewest victims,
+/// and then the latest start of the most important victims. Pods that are being deleted for another
+/// reason count like all others. Equal nodes are taken by name.
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());

@@ -75,8 +75,8 @@ fn room_on(
     Ok(most)
 }
 
-/// Nodes and numbers of the pods that really fit if these pods are placed there one after the other;
-/// `Ok` if all do. A copy of the cluster is changed, not the cluster.
+/// Nodes and numbers of the pods that really fit if these pods are placed there one after the
+/// other; `Ok` if all do. A copy of the cluster is changed, not the cluster.
 ///
 /// # Errors
 /// The first node that takes fewer pods, with their number.

@@ -1,8 +1,9 @@
-//! Scores of nodes by their used amounts, as kube-scheduler's plugin NodeResourcesFit computes them.
+//! Scores of nodes by their used amounts, as kube-scheduler's plugin NodeResourcesFit computes
+//! them.
 //!
 //! Source: kube-scheduler's `noderesources` plugin. Scores are 0 to 100. The pod counts as placed.
-//! Containers without a request count with 100 milli-CPU and 200 MB. A resource that a node does not
-//! have, and an extended resource that the pod does not request, does not count.
+//! Containers without a request count with 100 milli-CPU and 200 MB. A resource that a node does
+//! not have, and an extended resource that the pod does not request, does not count.
 
 use berth_api::berth::{ScoringStrategy, ScoringStrategyType};
 

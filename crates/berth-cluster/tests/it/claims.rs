@@ -508,7 +508,8 @@ async fn controllers_that_are_killed_at_any_write_bind_a_claim_once_and_leave_no
                     assert_eq!(kinds.volumes.list(&ListParams::default()).await.unwrap().items.len(), 1);
                     kinds.pods.delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
                 }
-                // It may be gone at any time, if the first controllers were killed after its deletion.
+                // It may be gone at any time, if the first controllers were killed after its
+                // deletion.
                 let deleted = kinds.claims.delete("c", &DeleteParams::default()).await;
                 assert!(deleted.is_ok() || deleted.is_err_and(|error| berth_runtime::is_not_found(&error)));
                 eventually("nothing is left", async || {

@@ -108,6 +108,12 @@ pub trait Job:
     /// The pod sets to record in the job's Workload.
     fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String>;
 
+    /// Replaces the counts of the pod sets by those of the object that the job made from its spec, if
+    /// another program changes them there while the job runs.
+    fn resize(&self, pod_sets: &mut [PodSet], stores: &Stores) {
+        let _ = (pod_sets, stores);
+    }
+
     /// Unsuspends the job and adds what admission assigned (node selectors, tolerations, counts) to
     /// its pods.
     fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError>;

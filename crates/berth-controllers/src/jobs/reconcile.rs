@@ -390,6 +390,9 @@ impl<J: Job> Reconcile<'_, J> {
 
     fn pod_sets(&self) -> Result<Vec<PodSet>, PlanError> {
         let mut pod_sets = self.job.pod_sets(self.context.gates).map_err(PlanError::Unclear)?;
+        if is_elastic(&self.job, self.context.gates) {
+            self.job.resize(&mut pod_sets, self.context.stores);
+        }
         sanitize(&mut pod_sets);
         if !self.context.gates.on(Gate::PartialAdmission) {
             for pod_set in &mut pod_sets {

@@ -208,6 +208,11 @@ fn failed_and_expired_requests_are_retried_with_growing_delay_up_to_the_limit() 
     let expired = steps(&fourth, &more, &[answered(4, &[("Provisioned", ""), ("BookingExpired", "too late")])]);
     let retry = (CheckState::Retry, "Retrying after booking expired: too late".to_owned(), Some(1800));
     assert_eq!(verdict(&expired), Some(retry));
+    // A running workload whose request failed after all is evicted, too.
+    let failed = [answered(1, &[("Provisioned", ""), ("Failed", "no room")])];
+    let runs = workload(&sets, json!({"state": "Ready"}), &["Admitted"]);
+    let retry = (CheckState::Retry, "Retrying after failure: no room".to_owned(), Some(60));
+    assert_eq!(verdict(&steps(&runs, &config(json!({})), &failed)), Some(retry));
     // An expired booking does not affect an admitted workload.
     let runs = workload(&sets, json!({"state": "Ready"}), &["Admitted"]);
     assert_eq!(verdict(&steps(&runs, &more, &[answered(1, &[("Provisioned", ""), ("BookingExpired", "")])])), None);

@@ -20,10 +20,15 @@ const HEALTH: &str = "autopilot.ibm.com/gpuhealth";
 
 /// A cluster of three nodes with eight GPUs, and these operators.
 async fn cluster(operators: Value) -> Embedded {
+    faulty_cluster(operators, Value::Null).await
+}
+
+/// A cluster whose nodes have random faults.
+async fn faulty_cluster(operators: Value, faults: Value) -> Embedded {
     let pool = json!({"name": "gpu", "machine": {"cpu": "224", "memory": "2000Gi",
             "accelerator": {"type": "nvidia-h100-80gb", "count": 8}},
         "labels": {"nvidia.com/gpu.present": "true"},
-        "initialNodes": 3, "minNodes": 3, "maxNodes": 3, "static": true});
+        "initialNodes": 3, "minNodes": 3, "maxNodes": 3, "static": true, "faults": faults});
     let world = start(json!({"nodePools": [pool], "operators": operators}), None).await;
     eventually("three nodes have GPUs", async || {
         let nodes = Api::<Node>::all(world.admin_client()).list(&ListParams::default()).await.expect("nodes");
@@ -309,4 +314,32 @@ async fn a_silent_node_becomes_unreachable_and_stuck_pods_wait() {
     patch_node(&world, &name, faults("broken")).await;
     eventually("the annotation is reported", async || has_event(&world, "InvalidFaults", "berth.dev/faults").await)
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_faults_come_and_go() {
+    let faults = json!({"seed": 1, "evict": {"every": "2h", "duration": "30m"},
+        "notReady": {"every": "90m", "duration": "10m"}, "stuckPods": {"every": "3h", "duration": "15m"},
+        "gpu": {"every": "150m", "duration": "1h"}});
+    let world = faulty_cluster(quiet(""), faults).await;
+    // Samples of the label, of whether the node reports, and of its random faults.
+    let mut samples = Vec::new();
+    for _ in 0..36 {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        for node in nodes(&world).await {
+            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let reports = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
+            let random = node.annotations().get("berth.dev/random-faults").cloned().unwrap_or_default();
+            assert_eq!(reports, !random.contains("notReady"), "{random:?}");
+            assert_eq!(node.labels().get(HEALTH).map(String::as_str) == Some("EVICT"), random.contains("EVICT"));
+            samples.push(random);
+        }
+    }
+    for fault in ["EVICT", "notReady", "stuckPods"] {
+        let active = samples.iter().filter(|random| random.contains(fault)).count();
+        assert!(0 < active && active * 2 < samples.len(), "{fault} in {active} of {} samples", samples.len());
+    }
+    let of_gpu = ["pciebw", "remapped", "dcgm", "gpupower", "gpumem"];
+    assert!(samples.iter().any(|random| of_gpu.iter().any(|kind| random.contains(kind))), "{samples:?}");
+    assert!(samples.iter().any(String::is_empty), "{samples:?}");
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::frameworks::RayCluster;
+use berth_apiserver::UserInfo;
 use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
@@ -233,6 +234,113 @@ async fn an_elastic_cluster_takes_and_returns_quota_and_restarts_nothing() {
     let shrunk = world.until_running(2).await;
     eventually("two CPUs are used", async || used().await == "2").await;
     assert!(shrunk.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "shrinking restarts nothing");
+    world.cluster.stop().await;
+}
+
+/// CPUs in use in the queue.
+async fn used(client: &Client) -> String {
+    let queue = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "ClusterQueue"));
+    let queue = Api::<DynamicObject>::all_with(client.clone(), &queue).get("cq").await.expect("the queue");
+    queue.data["status"]["flavorsUsage"][0]["resources"][0]["total"].as_str().unwrap_or("0").to_owned()
+}
+
+/// What Ray's autoscaler writes: the size of the group, and the workers that leave.
+fn autoscaled(replicas: u32, leave: &[&String]) -> Patch<()> {
+    let patch = json!([
+        {"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": replicas},
+        {"op": "add", "path": "/spec/workerGroupSpecs/0/scaleStrategy", "value": {"workersToDelete": leave}}]);
+    Patch::Json(serde_json::from_value(patch).expect("a JSON patch"))
+}
+
+fn elastic_ray() -> Value {
+    json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
+        "integrations": {"frameworks": ["ray.io/rayjob", "ray.io/raycluster"]},
+        "featureGates": {"ElasticJobsViaWorkloadSlices": true}})
+}
+
+/// A client of the service account of the autoscaler in the head pod of the only cluster.
+async fn autoscaler(world: &World) -> Client {
+    let heads = world.pods.list(&ListParams::default().labels("ray.io/node-type=head")).await.expect("pods").items;
+    let account = heads[0].spec.as_ref().and_then(|spec| spec.service_account_name.clone()).expect("an account");
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
+    let user = UserInfo::new(format!("system:serviceaccount:default:{account}"), &groups);
+    Client::new(world.cluster.server().in_process(user), "default")
+}
+
+/// The head and the autoscaler take 1.5 CPUs, a worker 1, and a RayJob's submitter 0.5, of 6.
+#[tokio::test(start_paused = true)]
+async fn the_autoscaler_resizes_a_cluster_within_its_quota() {
+    let world = World::new(Some(elastic_ray())).await;
+    let client = world.cluster.admin_client();
+    with_queue(&client).await;
+    world
+        .create(&demo(|cluster| {
+            cluster["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "lq"});
+            cluster["metadata"]["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
+            cluster["spec"]["enableInTreeAutoscaling"] = json!(true);
+        }))
+        .await;
+    let before = world.until_running(3).await;
+    let ray: Api<RayCluster> = Api::default_namespaced(autoscaler(&world).await);
+    ray.patch("demo", &PatchParams::default(), &autoscaled(4, &[])).await.expect("the autoscaler may patch");
+    let grown = world.until_running(5).await;
+    assert!(before.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "growth restarts nothing");
+    eventually("the quota is charged", async || used(&client).await == "5500m").await;
+
+    // Another worker has no quota: it waits, and the explanation says so.
+    ray.patch("demo", &PatchParams::default(), &autoscaled(5, &[])).await.expect("patched");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((world.running().await, used(&client).await), (grown.clone(), "5500m".to_owned()));
+
+    // The autoscaler chooses the workers that leave.
+    let workers: Vec<&String> = grown.keys().filter(|name| !name.contains("head")).collect();
+    ray.patch("demo", &PatchParams::default(), &autoscaled(2, &workers[..2])).await.expect("patched");
+    eventually("two workers leave", async || world.running().await.len() == 3).await;
+    let left = world.running().await;
+    assert!(workers[..2].iter().all(|name| !left.contains_key(*name)), "{workers:?} {left:?}");
+    assert!(left.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "shrinking restarts nothing");
+    eventually("the quota is returned", async || used(&client).await == "3500m").await;
+    world.cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_autoscaler_resizes_the_cluster_of_a_job_within_its_quota() {
+    let world = World::new(Some(elastic_ray())).await;
+    let client = world.cluster.admin_client();
+    with_queue(&client).await;
+    let cluster = demo(|cluster| cluster["spec"]["enableInTreeAutoscaling"] = json!(true)).spec;
+    let job = json!({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "train",
+        "labels": {"kueue.x-k8s.io/queue-name": "lq"},
+        "annotations": {"kueue.x-k8s.io/elastic-job": "true", "berth.dev/run-duration": "30m"}},
+        "spec": {"entrypoint": "python train.py", "shutdownAfterJobFinishes": true, "rayClusterSpec": cluster}});
+    create(&client, job, "default").await.expect("the job is accepted");
+    let workers = async || {
+        let workers = world.pods.list(&ListParams::default().labels("ray.io/node-type=worker")).await.expect("pods");
+        let running = workers
+            .items
+            .into_iter()
+            .filter(|pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running")));
+        running.map(|pod| (pod.metadata.name.expect("a name"), pod.metadata.uid)).collect::<BTreeMap<_, _>>()
+    };
+    eventually("two workers run", async || workers().await.len() == 2).await;
+    let before = workers().await;
+    eventually("the quota is charged", async || used(&client).await == "4").await;
+
+    let ray: Api<RayCluster> = Api::default_namespaced(autoscaler(&world).await);
+    let name = world.clusters.list(&ListParams::default()).await.expect("clusters").items[0].metadata.name.clone();
+    let name = name.expect("a name");
+    ray.patch(&name, &PatchParams::default(), &autoscaled(4, &[])).await.expect("the autoscaler may patch");
+    eventually("four workers run", async || workers().await.len() == 4).await;
+    let grown = workers().await;
+    assert!(before.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "growth restarts nothing");
+    eventually("the quota is charged", async || used(&client).await == "6").await;
+
+    let leave: Vec<&String> = grown.keys().take(3).collect();
+    ray.patch(&name, &PatchParams::default(), &autoscaled(1, &leave)).await.expect("patched");
+    eventually("three workers leave", async || workers().await.len() == 1).await;
+    eventually("the quota is returned", async || used(&client).await == "3").await;
+    assert!(workers().await.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "shrinking restarts nothing");
+    eventually("the job ends and returns all quota", async || used(&client).await == "0").await;
     world.cluster.stop().await;
 }
 

@@ -45,7 +45,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         recorder: manager.recorder("autopilot"),
         configuration: options.configuration,
         probes: options.probes,
-        checks: Checks::default(),
+        checks: options.checks,
         nodes: nodes.clone(),
         pods: pods.clone(),
         on_node: pods.index(|pod| {
@@ -223,7 +223,8 @@ impl Agents {
         }
         let mut reports = Vec::new();
         for check in names.iter().filter_map(|name| self.checks.get(name)) {
-            let request = Request { check: check.name().to_owned(), level, peers: self.peers(node) };
+            let peers = if check.name() == "ping" { self.peers(node) } else { Vec::new() };
+            let request = Request { check: check.name().to_owned(), level, peers };
             let (client, clock) = (self.client.clone(), self.clock.clone());
             let context = Context { node, probe, request, configuration: &self.configuration, client, clock };
             reports.push(Checks::run(check.as_ref(), &context).await);
@@ -391,7 +392,7 @@ impl Agents {
         // Jobs of a node do not overlap, so only the last one can be unrecorded.
         let Some((_, job, has_succeeded)) = finished.pop() else { return Ok(()) };
         let mut annotations = json!({ invasive::RECORDED: job.uid() });
-        let result = self.invasive_result(node, probe, job, has_succeeded).await?;
+        let result = self.invasive_result(probe, job, has_succeeded).await?;
         let measurements = match result {
             Ok(measurements) => measurements,
             Err(why) => {
@@ -421,7 +422,6 @@ impl Agents {
     /// The measurements of an invasive Job that finished.
     async fn invasive_result(
         &self,
-        node: &Node,
         probe: &dyn Probe,
         job: &Job,
         has_succeeded: bool,
@@ -433,7 +433,7 @@ impl Agents {
         if !has_succeeded {
             return Ok(Err(Unavailable("its pod did not run to its end".to_owned())));
         }
-        let request = Request { check: "dcgm".to_owned(), level: LEVEL_INVASIVE, peers: self.peers(node) };
+        let request = Request { check: "dcgm".to_owned(), level: LEVEL_INVASIVE, peers: Vec::new() };
         Ok(probe.measure(&request).await)
     }
 

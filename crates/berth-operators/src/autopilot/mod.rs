@@ -39,6 +39,8 @@ pub const GPU: &str = "nvidia.com/gpu";
 pub struct Options {
     /// Configuration.
     pub configuration: Arc<AutopilotConfiguration>,
+    /// The known checks; [`checks::Checks::add`] adds a plug-in.
+    pub checks: checks::Checks,
     /// Probes of real machines, by node. Other nodes are simulated.
     pub probes: BTreeMap<String, Arc<dyn Probe>>,
     /// Serves the agents' HTTP API and metrics once the agents run.

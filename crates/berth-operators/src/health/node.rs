@@ -84,11 +84,12 @@ impl NodeHealth {
 /// The states of a node that take all its resources away: effect and reason of each.
 fn whole_node(node: &Node, configuration: &NodeHealthConfiguration) -> Vec<(NodeEffect, String)> {
     let configuration = &configuration.whole_node;
-    let spec = node.spec.clone().unwrap_or_default();
-    let taints = spec.taints.unwrap_or_default();
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let is_cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
     let has = |key: &str| taints.iter().any(|taint| taint.key == key);
     let mut found = Vec::new();
-    if spec.unschedulable == Some(true) || has(UNSCHEDULABLE) {
+    if is_cordoned || has(UNSCHEDULABLE) {
         found.push((configuration.cordoned, "cordoned".to_owned()));
     }
     if has(NOT_READY) {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::World;
 
-/// Places groups of eight pods on nodes with eight GPUs each, in racks of twenty, and prints how long
-/// the decisions take. `BERTH_GANG_NODES` sets the number of nodes: docs/gangs.md has the result for
-/// a thousand.
+/// Places groups of eight pods on nodes with eight GPUs each, in racks of twenty, and prints how
+/// long the decisions take. `BERTH_GANG_NODES` sets the number of nodes: docs/gangs.md has the
+/// result for a thousand.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the time of decisions is measured, not used")]
 fn many_groups_fill_a_large_cluster() {

@@ -26,6 +26,7 @@ macro_rules! training_job {
             ready: |status| true_condition(status, "Running").is_some(),
             active,
             queued: |_| true,
+            resized: |_, _| None,
             validate: |spec, _, path| validate(spec, $specs, &[$($type),*], path),
         };
     };

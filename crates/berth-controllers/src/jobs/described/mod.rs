@@ -12,6 +12,7 @@ mod template;
 use berth_api::frameworks as kinds;
 use berth_api::kueue::v1beta2::PodSet;
 use berth_apimachinery::field::{Error, Path};
+use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
@@ -23,6 +24,7 @@ use super::topology::{self, Ranks};
 use super::{Finished, Job};
 use crate::gates::Gates;
 use crate::podset::{PodSetError, PodSetInfo};
+use crate::stores::{Stores, controller_of};
 
 /// Pods that a job makes from one template.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +93,9 @@ pub struct Description {
     pub active: fn(&Value) -> bool,
     /// Reads from the spec whether the job is queued at all.
     pub queued: fn(&Value) -> bool,
+    /// Reads from spec and status the name of the RayCluster that Ray's autoscaler resizes while the
+    /// job runs.
+    pub resized: fn(&Value, &Value) -> Option<String>,
     /// Validates the spec of a job to be queued; `elastic`: the job may change its size.
     pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,
 }
@@ -294,6 +299,25 @@ impl<K: Described> Job for K {
             });
         }
         Ok(pod_sets)
+    }
+
+    fn resize(&self, pod_sets: &mut [PodSet], stores: &Stores) {
+        let Some(name) = (K::DESCRIPTION.resized)(self.spec(), self.status()) else { return };
+        let namespace = self.meta().namespace.clone().unwrap_or_default();
+        if let Some(cluster) = stores.ray_clusters.get(&ObjectKey::namespaced(namespace, name)) {
+            ray::resize(pod_sets, &cluster.spec);
+        }
+    }
+
+    fn watch<'a>(builder: ControllerBuilder<'a>, stores: &Stores, _jobs: &Cache<Self>) -> ControllerBuilder<'a> {
+        if !ray::MAKES_CLUSTERS.contains(&K::DESCRIPTION.framework) {
+            return builder;
+        }
+        builder.watch(&stores.ray_clusters, |delta: &Delta<kinds::RayCluster>| {
+            let cluster = delta.latest();
+            let owner = controller_of(cluster.meta()).filter(|owner| owner.kind == K::kind(&()))?;
+            Some(ObjectKey::namespaced(cluster.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
+        })
     }
 
     fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError> {

@@ -1,6 +1,7 @@
 //! The integrations of Ray: a head, groups of workers and, for a RayJob, the pod that submits its
 //! program.
 
+use berth_api::kueue::v1beta2::PodSet;
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ const COMMON: Description = Description {
     ready: |status| status["state"] == "ready",
     active: |status| status["state"] == "ready" || true_condition(status, "RayClusterSuspending").is_some(),
     queued: |_| true,
+    resized: |_, _| None,
     validate: |spec, elastic, path| validate_cluster(spec, elastic, path),
 };
 
@@ -42,6 +44,7 @@ pub const SERVICE: Description = Description {
     active: |status| {
         status["serviceStatus"] == "Running" || status["activeServiceStatus"]["rayClusterStatus"]["state"] == "ready"
     },
+    resized: |spec, status| autoscaled(&spec["rayClusterConfig"], &status["activeServiceStatus"]["rayClusterName"]),
     validate: |spec, elastic, path| {
         validate_cluster(&spec["rayClusterConfig"], elastic, &path.child("rayClusterConfig"))
     },
@@ -63,9 +66,42 @@ pub const JOB: Description = Description {
     ready: |status| status["rayClusterStatus"]["state"] == "ready",
     active: |status| !matches!(status["jobDeploymentStatus"].as_str().unwrap_or_default(), "" | "Suspended"),
     queued: |spec| spec["clusterSelector"].as_object().is_none_or(serde_json::Map::is_empty),
+    resized: |spec, status| autoscaled(&spec["rayClusterSpec"], &status["rayClusterName"]),
     validate: validate_job,
     ..COMMON
 };
+
+/// Integrations whose jobs make a RayCluster.
+pub const MAKES_CLUSTERS: [&str; 2] = [JOB.framework, SERVICE.framework];
+
+/// Name of the running cluster, if Ray's autoscaler resizes it.
+fn autoscaled(cluster: &Value, name: &Value) -> Option<String> {
+    let name = name.as_str().filter(|name| !name.is_empty())?;
+    (cluster["enableInTreeAutoscaling"] == true).then(|| name.to_owned())
+}
+
+/// Sets the counts of worker groups to those in the spec of the running cluster. A group without
+/// `replicas` there, and pod sets that are no group, keep theirs.
+pub(super) fn resize(pod_sets: &mut [PodSet], cluster: &Value) {
+    for worker in cluster["workerGroupSpecs"].as_array().into_iter().flatten() {
+        let name = group_name(worker);
+        if let Some(pod_set) = pod_sets.iter_mut().find(|set| set.name == name)
+            && worker["replicas"].is_i64()
+        {
+            pod_set.count = pods_of(worker);
+        }
+    }
+}
+
+/// Name of a worker group's pod set.
+fn group_name(worker: &Value) -> String {
+    worker["groupName"].as_str().unwrap_or_default().to_lowercase()
+}
+
+/// Number of pods of a worker group.
+fn pods_of(worker: &Value) -> i32 {
+    integer(&worker["replicas"], 1).saturating_mul(integer(&worker["numOfHosts"], 1))
+}
 
 /// Head and workers of the cluster at `at` in the spec.
 fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {
@@ -76,9 +112,7 @@ fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {
     }
     let mut groups = vec![head];
     for (index, worker) in cluster["workerGroupSpecs"].as_array().into_iter().flatten().enumerate() {
-        let name = worker["groupName"].as_str().unwrap_or_default().to_lowercase();
-        let count = integer(&worker["replicas"], 1).saturating_mul(integer(&worker["numOfHosts"], 1));
-        groups.push(Group::new(name, count, format!("{at}/workerGroupSpecs/{index}/template")));
+        groups.push(Group::new(group_name(worker), pods_of(worker), format!("{at}/workerGroupSpecs/{index}/template")));
     }
     Ok(groups)
 }
