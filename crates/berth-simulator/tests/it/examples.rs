@@ -65,3 +65,8 @@ fn an_unhealthy_node_is_found_left_and_taken_out_of_the_quota() {
 fn ray_services_are_replaced_and_ray_jobs_are_retried_and_suspended() {
     run("ray");
 }
+
+#[test]
+fn teams_share_gpus_and_a_job_leaves_an_unhealthy_node() {
+    run("mlbatch");
+}

@@ -55,6 +55,15 @@ fn tpu_training_on_ray_falls_back_to_queued_capacity() {
 }
 
 #[test]
+fn the_tutorial_of_mlbatch_runs_verbatim() {
+    if shared("scenarios/mlbatch").is_none() {
+        return;
+    }
+    let (text, ok) = run(&file("tests/scenarios/mlbatch.yaml"));
+    assert!(ok, "{text}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_report() {
     let scenario = file("examples/gke-batch-refarch/scenario.yaml");
     assert_eq!(report(&scenario), report(&scenario));
