@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use berth_apimachinery::status::Status;
+use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -26,6 +27,8 @@ pub(crate) struct Wire<'a> {
     /// Raw query string.
     pub(crate) query: &'a str,
     pub(crate) link: Link,
+    /// The body, of a client in this process. The listener's requests have it in `link`.
+    pub(crate) body: Bytes,
 }
 
 /// The listener's data about the connection of a request. Requests of clients in this process have

@@ -237,7 +237,7 @@ async fn route(
         .ok_or_else(Status::no_such_path)?;
     if connect::is_connection(&info) {
         // Boxed: few requests are connections, and their future would enlarge every request's.
-        let wire = Wire { method, headers, query, link };
+        let wire = Wire { method, headers, query, link, body };
         return Box::pin(connect::handle(server, info, row, version, user, annotations, wire)).await;
     }
     if info.subresource == "log" {
@@ -255,7 +255,7 @@ async fn route(
     from_protobuf(&mut call)?;
     let mut response = dispatch(&mut call, &verb).await;
     if call.info.subresource == "log" {
-        let wire = Wire { method, headers, query, link };
+        let wire = Wire { method, headers, query, link, body: Bytes::new() };
         response = response.and_then(|response| connect::over_websocket(wire, response));
     }
     let (mut response, warnings) = match response {

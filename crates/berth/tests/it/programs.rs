@@ -188,5 +188,56 @@ fn a_ray_job_trains_on_a_cluster_of_its_own() {
     cluster.wait_until("the RayCluster to be deleted", PATIENCE, |cluster| {
         cluster.get(&["rayclusters"])["items"].as_array().is_some_and(Vec::is_empty)
     });
+
+    // The operator itself submits the program to the dashboard: there is no submitter.
+    let text = std::fs::read_to_string(file("examples/ray/rayjob.yaml")).expect("the example can be read");
+    let text = text.split("  submitterPodTemplate:").next().expect("the part before the submitter");
+    let text = text.replace("\n  name: train\n", "\n  name: direct\n");
+    let text = text.replace("  shutdownAfterJobFinishes: true", "  submissionMode: HTTPMode");
+    let http = tempfile::Builder::new().suffix(".yaml").tempfile().expect("a temporary file");
+    std::fs::write(http.path(), text).expect("written");
+    cluster.run(&["apply", "-f", &http.path().display().to_string()]);
+    let status = |cluster: &Cluster| cluster.get(&["rayjob", "direct"])["status"].clone();
+    cluster.wait_until("the RayJob in HTTPMode to end", PATIENCE, |cluster| {
+        let state = status(cluster)["jobDeploymentStatus"].clone();
+        state == "Complete" || state == "Failed"
+    });
+    let ended = status(&cluster);
+    assert_eq!(
+        (&ended["jobStatus"], &ended["jobDeploymentStatus"]),
+        (&"SUCCEEDED".into(), &"Complete".into()),
+        "{ended:#}"
+    );
+    let jobs = cluster.get(&["jobs"])["items"].as_array().cloned().unwrap_or_default();
+    assert!(jobs.iter().all(|job| job["metadata"]["name"] != "direct"), "{jobs:#?}");
+    let dashboard = "/api/v1/namespaces/default/services/direct-head-svc:dashboard/proxy/api/jobs/";
+    let program = format!("{dashboard}{}/logs", ended["jobId"].as_str().unwrap_or_default());
+    assert!(cluster.run(&["get", "--raw", &program]).contains("Training Complete!"));
+    cluster.interrupt();
+}
+
+#[test]
+fn a_ray_service_answers_requests_of_its_application() {
+    if !has_isolation() {
+        return;
+    }
+    let Some(environment) = installed("ray", "uvicorn") else { return };
+    let (cluster, _configuration) = with_environment("rayproject/*", &environment);
+    cluster.run(&["apply", "-f", &file("examples/ray/rayservice.yaml")]);
+    let status = |cluster: &Cluster| cluster.get(&["rayservice", "hello"])["status"].clone();
+    cluster.wait_until("the RayService to run", PATIENCE, |cluster| status(cluster)["serviceStatus"] == "Running");
+    let running = status(&cluster);
+    let application = &running["activeServiceStatus"]["applicationStatuses"]["hello"];
+    assert_eq!(application["status"], "RUNNING", "{running:#}");
+    let url = "/api/v1/namespaces/default/services/hello-serve-svc:serve/proxy/hello";
+    cluster.wait_until("the Service to have endpoints", PATIENCE, |cluster| {
+        cluster.kubectl(&["get", "--raw", url]).status.success()
+    });
+    let answer = cluster.run(&["get", "--raw", url]);
+    assert!(answer.starts_with("hello "), "{answer}");
+    cluster.run(&["delete", "rayservice", "hello", "--timeout", "120s"]);
+    cluster.wait_until("the pods to go with the service", PATIENCE, |cluster| {
+        cluster.get(&["pods"])["items"].as_array().is_some_and(Vec::is_empty)
+    });
     cluster.interrupt();
 }

@@ -2,10 +2,9 @@
 
 use berth_apimachinery::status::Status;
 use berth_pod_runtime::Duplex;
-use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Either, Empty};
+use http_body_util::{BodyExt, Either, Full};
 use hyper_util::rt::TokioIo;
 
 use super::super::upgrade;
@@ -58,7 +57,7 @@ pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> 
     let separator = if wire.query.is_empty() { "" } else { "?" };
     let body = match wire.link.body() {
         Some(body) => Either::Left(body),
-        None => Either::Right(Empty::<Bytes>::new()),
+        None => Either::Right(Full::new(std::mem::take(&mut wire.body))),
     };
     let mut sent = Request::builder()
         .method(wire.method)
