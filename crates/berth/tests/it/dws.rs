@@ -34,6 +34,8 @@ fn start(example: &str, replace: &[(&str, &str)], work: &Path) -> Cluster {
 /// Sets the number of machines that the cloud has for a pool; `null` for as many as it may have.
 fn supply(cluster: &Cluster, pool: &str, machines: &str) {
     let patch = format!(r#"{{"spec": {{"supply": {{"machines": {machines}}}}}}}"#);
+    // The pools of the configuration are created after the API server has started.
+    cluster.wait_until("the pool exists", 60, |it| it.kubectl(&["get", "nodepool", pool]).status.success());
     cluster.run(&["patch", "nodepool", pool, "--type", "merge", "-p", &patch]);
 }
 

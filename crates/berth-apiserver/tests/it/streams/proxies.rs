@@ -59,6 +59,14 @@ async fn a_request_reaches_the_program_unchanged() {
 }
 
 #[tokio::test]
+async fn the_body_of_a_request_of_the_same_process_reaches_the_program() {
+    let fixture = Fixture::start().await;
+    let body = json!({"deploy": "all of it"});
+    let seen = fixture.server.post(&format!("{PODS}/p:web/proxy/x"), body.clone()).await.expect(200);
+    assert_eq!((&seen["method"], &seen["length"]), (&json!("POST"), &json!(body.to_string().len())));
+}
+
+#[tokio::test]
 async fn redirects_lead_back_through_the_proxy_and_missing_slashes_are_added() {
     let fixture = Fixture::start().await;
     let location = async |path: &str| {
