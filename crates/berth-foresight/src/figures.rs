@@ -59,6 +59,9 @@ pub struct Figures {
     pub over_time: OverTime,
     /// Number of scheduling cycles.
     pub cycles: u64,
+    /// Number of instants at which decisions did not come to rest, because workloads preempted each
+    /// other again and again.
+    pub restless_instants: u64,
 }
 
 /// The figures of one tenant.
@@ -165,6 +168,7 @@ pub fn figures(trace: &Trace, policy: &Policy, history: &History) -> Figures {
         tenants,
         over_time: over_time(history, &policy.quota(), start, end),
         cycles: history.cycles,
+        restless_instants: history.restless,
     }
 }
 

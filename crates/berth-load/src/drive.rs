@@ -18,8 +18,14 @@ use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event,
 use crate::history::{History, Holding, JobRecord, JobRun};
 use crate::plan::Plan;
 
-/// Maximum number of cycles at one instant; more indicate preemptions that repeat endlessly.
+/// Maximum number of cycles at one instant.
 const CYCLES_PER_INSTANT_MAX: u32 = 100_000;
+/// Maximum number of times that a job is evicted at the instant of its admission. More indicate
+/// preemptions that repeat endlessly: some policies let two workloads preempt each other. No further
+/// workload is preempted at this instant then.
+const BOUNCES_MAX: u32 = 20;
+/// Maximum number of consecutive cycles without a change, once no workload is preempted any more.
+const IDLE_CYCLES_MAX: u32 = 200;
 
 /// Start of virtual time, unless the load has another.
 const START: Time = Time(1_700_000_000_000_000_000);
@@ -154,6 +160,7 @@ pub fn run(load: &impl Load, config: EngineConfig, probe: &mut impl Probe) -> Hi
         numbers: HashMap::new(),
         finishes: BinaryHeap::new(),
         wake: false,
+        is_restless: false,
         holdings: HashMap::new(),
         history: History { start: Some(load.start()), jobs: Vec::with_capacity(jobs), ..History::default() },
     };
@@ -171,6 +178,16 @@ struct Live {
     admitted: Option<(Time, u32)>,
     /// Number of admissions; distinguishes a valid finish event from one of an earlier admission.
     lives: u32,
+    /// Number of times that it was evicted at the instant of its admission, and that instant.
+    bounces: (Time, u32),
+}
+
+/// What a cycle did.
+struct Cycle {
+    /// True if it changed an object.
+    changed: bool,
+    /// True if another cycle at this instant may make further decisions.
+    again: bool,
 }
 
 struct Drive<'a, L, P> {
@@ -183,6 +200,8 @@ struct Drive<'a, L, P> {
     numbers: HashMap<WorkloadKey, usize>,
     finishes: BinaryHeap<Reverse<(Time, usize, u32)>>,
     wake: bool,
+    /// True if the decisions at this instant do not come to rest.
+    is_restless: bool,
     holdings: HashMap<Holding, u32>,
     history: History,
 }
@@ -237,7 +256,7 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         });
         let event = Box::new(object.clone());
         let running = object.admission.clone().zip(object.reserved_at);
-        self.live.push(Some(Box::new(Live { object, admitted: None, lives: 0 })));
+        self.live.push(Some(Box::new(Live { object, admitted: None, lives: 0, bounces: (self.now, 0) })));
         if let Some((admission, since)) = running {
             self.start(number, &admission, since);
         }
@@ -300,17 +319,23 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
 
     /// Runs cycles until no further decision is made at this instant.
     fn decide(&mut self) {
-        for _ in 0..CYCLES_PER_INSTANT_MAX {
-            self.history.cycles += 1;
-            if !self.cycle() {
-                return;
+        self.is_restless = false;
+        let (mut cycles, mut idle) = (0, 0);
+        while cycles < CYCLES_PER_INSTANT_MAX && idle < IDLE_CYCLES_MAX {
+            cycles += 1;
+            let cycle = self.cycle();
+            // A preemption that is not carried out is decided again in each cycle.
+            idle = if self.is_restless && !cycle.changed { idle + 1 } else { 0 };
+            if !cycle.again {
+                break;
             }
         }
+        self.history.cycles += u64::from(cycles);
+        self.history.restless += u64::from(self.is_restless);
     }
 
-    /// Runs a whole cycle, part by part. True if another cycle at this instant may make further
-    /// decisions.
-    fn cycle(&mut self) -> bool {
+    /// Runs a whole cycle, part by part.
+    fn cycle(&mut self) -> Cycle {
         self.wake = false;
         let mut changed = false;
         loop {
@@ -319,7 +344,7 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
                 changed |= self.carry_out(decision);
             }
             if !outcome.is_incomplete {
-                return outcome.more || (changed && self.wake);
+                return Cycle { changed, again: outcome.more || (changed && self.wake) };
             }
         }
     }
@@ -328,6 +353,12 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
     fn carry_out(&mut self, decision: Decision) -> bool {
         match decision.verdict {
             Verdict::Admit(admit) => self.admit(&decision.workload, admit.admission),
+            Verdict::Preempt { victims, .. } if self.is_restless => {
+                for victim in victims.into_iter().filter(|victim| victim.write) {
+                    self.apply(Event::PreemptionFailed(victim.workload));
+                }
+                false
+            }
             Verdict::Preempt { victims, .. } => {
                 for victim in victims.into_iter().filter(|victim| victim.write) {
                     self.evict(&victim.workload, Name::from("Preempted"), Name::from(victim.reason.as_str()));
@@ -362,6 +393,11 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         let Some(&number) = self.numbers.get(key) else { return };
         let Some(live) = &mut self.live[number] else { return };
         let Some(run) = live.admitted.take() else { return };
+        if run.0 == self.now {
+            let before = if live.bounces.0 == self.now { live.bounces.1 } else { 0 };
+            live.bounces = (self.now, before + 1);
+            self.is_restless |= before >= BOUNCES_MAX;
+        }
         let object = &mut live.object;
         object.evicted = Some(Eviction { reason, at: self.now });
         object.preempted = Some(Eviction { reason: preempted, at: self.now });

@@ -19,6 +19,9 @@ pub struct History {
     pub holdings: Vec<Holding>,
     /// Number of scheduling cycles.
     pub cycles: u64,
+    /// Number of instants at which decisions did not come to rest: workloads preempted each other
+    /// again and again.
+    pub restless: u64,
     /// Number of admissions; a job that was evicted and admitted again counts each time.
     pub admissions: u64,
     /// Time from the start until the last job ended.

@@ -73,6 +73,9 @@ pub(super) fn rows(report: &Report) -> Vec<Vec<String>> {
     row("evictions".to_owned(), &|it| it.evictions.to_string());
     let lost = &report.trace.main_resource;
     row(format!("lost {} hours", unit_name(lost)), &|it| number(it.lost_hours.get(lost).copied().unwrap_or(0.0)));
+    if report.policies.iter().any(|figures| figures.restless_instants > 0) {
+        row("restless instants".to_owned(), &|it| it.restless_instants.to_string());
+    }
     if report.policies.iter().any(|figures| figures.cost.is_some()) {
         row("cost".to_owned(), &|it| it.cost.map_or("-".to_owned(), number));
         row("cost of lost work".to_owned(), &|it| it.lost_cost.map_or("-".to_owned(), number));

@@ -122,6 +122,17 @@ fn reclaiming_quota_evicts_borrowers_and_loses_their_work() {
 }
 
 #[test]
+fn jobs_that_preempt_each_other_endlessly_do_not_stop_a_replay() {
+    let trace = trace(include_str!("restless.csv"));
+    let policy = BuiltIn::FairSharing.policy(&trace);
+    let (history, figures) = run(&trace, &policy);
+    check(&trace, &policy, &history);
+    assert!(figures.restless_instants > 0, "the trace was made for this");
+    assert!(figures.cycles < 20_000, "{} cycles", figures.cycles);
+    assert_eq!(figures.finished, trace.jobs.len());
+}
+
+#[test]
 fn figures_are_those_computed_by_hand() {
     // One CPU; both jobs arrive at once.
     let mut trace = trace("job,submit,run,tenant,request:cpu\nx,0,100,a,1\ny,0,1,b,1\nz,200,1,b,1\n");
