@@ -172,6 +172,8 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     here.create(&pod("plain-pod", "team", None));
     here.create(&pods_of("Deployment", "plain-deployment", "team", None));
     // Jobs with a queue are created and held.
+    let mut torch = template("100m", "torch");
+    torch["spec"]["containers"][0]["name"] = json!("pytorch");
     let held: &[(&str, Value, &str)] = &[
         ("job", job("queued", "team", Some("main"), "100m"), "/spec/suspend"),
         ("job", job("too-big", "team", Some("main"), "3"), "/spec/suspend"),
@@ -198,7 +200,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
                 "team",
                 Some("main"),
                 json!({"pytorchReplicaSpecs": {
-                "Master": {"replicas": 1, "template": template("100m", "torch")}}}),
+                "Master": {"replicas": 1, "template": torch}}}),
             ),
             "/spec/runPolicy/suspend",
         ),
