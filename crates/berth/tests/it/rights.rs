@@ -77,7 +77,7 @@ fn run(path: &str, calls: &Arc<Calls>) {
     };
     let mut sink = |text: &str| report.push_str(text);
     let outcome = berth_simulator::runner::run_with(&path, &BTreeMap::new(), change, &mut sink);
-    let failed = outcome.map(|outcome| outcome.failed).unwrap_or_else(|error| panic!("{error}\n{report}"));
+    let failed = outcome.map(|outcome| outcome.failed).unwrap_or_else(|error| panic!("{error:#}\n{report}"));
     assert_eq!(failed, 0, "{report}");
 }
 
