@@ -136,19 +136,22 @@ pub fn pointer(path: &str) -> Result<String, String> {
     Ok(pointer)
 }
 
-/// Checks that the path refers to a pod template, whose `spec` has no unknown fields.
-///
-/// # Errors
-/// The reason why it is none.
-pub fn check_template(object: &Value, path: &str) -> Result<(), String> {
+/// The `spec` of the pod template at this path.
+fn pod_spec<'a>(object: &'a Value, path: &str) -> Result<&'a Value, String> {
     let template = at(object, path)?;
     if !template.is_object() {
         return Err(format!("at path position '{path}' non-map value"));
     }
     let spec = &template["spec"];
-    if !spec.is_object() {
-        return Err(format!("content at {path} does not contain a spec"));
-    }
+    if spec.is_object() { Ok(spec) } else { Err(format!("content at {path} does not contain a spec")) }
+}
+
+/// Checks that the path refers to a pod template, whose `spec` has no unknown fields.
+///
+/// # Errors
+/// The reason why it is none.
+pub fn check_template(object: &Value, path: &str) -> Result<(), String> {
+    let spec = pod_spec(object, path)?;
     let wrong = |why: String| format!("content at {path}.spec not parseable as a v1.PodSpec: {why}");
     let mut unknown = Vec::new();
     let read: Result<PodSpec, _> = serde_ignored::deserialize(spec, |at| unknown.push(at.to_string()));
@@ -224,6 +227,11 @@ fn of_ray_cluster(spec: &Value, path: &str) -> Result<Vec<PodSet>, String> {
 /// # Errors
 /// A pod template or a number of pods of the object is malformed.
 pub fn infer(object: &Value) -> Result<Vec<PodSet>, String> {
+    infer_with(object, check_template)
+}
+
+/// The pod sets of an object of a well-known kind, whose templates pass `check`.
+fn infer_with(object: &Value, check: impl Fn(&Value, &str) -> Result<(), String>) -> Result<Vec<PodSet>, String> {
     let spec = &object["spec"];
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let sets = match (text("apiVersion"), text("kind")) {
@@ -243,19 +251,23 @@ pub fn infer(object: &Value) -> Result<Vec<PodSet>, String> {
         _ => Vec::new(),
     };
     for set in &sets {
-        check_template(object, &set.path)
+        check(object, &set.path)
             .map_err(|why| format!("{} does not refer to a v1.PodSpecTemplate: {why}", set.path))?;
     }
     Ok(sets)
 }
 
 /// The pod sets of a component (`template`, `podSets`): the declared ones, or else the inferred ones.
+/// Pod templates may have fields of a newer Kubernetes version.
 ///
 /// # Errors
 /// A pod set is malformed.
 pub fn of_component(component: &Value) -> Result<Vec<PodSet>, String> {
     let declared = declared(component)?;
-    if declared.is_empty() { infer(&component["template"]) } else { Ok(declared) }
+    if !declared.is_empty() {
+        return Ok(declared);
+    }
+    infer_with(&component["template"], |object, path| pod_spec(object, path).map(drop))
 }
 
 /// The declared pod sets of a component.
