@@ -57,6 +57,7 @@ pub mod openapi;
 pub mod packed;
 pub mod patch;
 pub mod percent;
+pub mod printed;
 pub mod quantity;
 pub mod quota;
 pub mod regexp;

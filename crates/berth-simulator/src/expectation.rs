@@ -18,7 +18,7 @@ use crate::manifest::substitute;
 use crate::path::{FieldPath, plain};
 use crate::resource::{Reference, ResourceError, Resources};
 use crate::scenario::{Show, duration};
-use crate::table::Table;
+use crate::table;
 
 /// One expectation. Exactly one of `object`, `count`, `table`, `explanation` and `history` is set.
 #[derive(Clone, Debug, Deserialize)]
@@ -455,7 +455,7 @@ impl TableExpectation {
             selector: self.selector.clone(),
             ..Show::default()
         };
-        let table = Table::fetch(resources, &show).await?;
+        let table = table::fetch(resources, &show).await?;
         let mut differences = Vec::new();
         if let Some(columns) = &self.columns
             && *columns != table.columns

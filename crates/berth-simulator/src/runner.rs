@@ -23,7 +23,7 @@ use crate::scenario::{
     Action, DeleteAction, ManifestSet, PatchAction, RefusedAction, RememberAction, Scenario, ScenarioError, Show,
     Source, Step,
 };
-use crate::table::Table;
+use crate::table;
 
 /// Interval in cluster time at which an expectation is checked again if a related object has
 /// changed.
@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
         }
         for show in step.show.as_ref().unwrap_or(&self.scenario.spec.show) {
             if show.explain.is_empty() {
-                let table = Table::fetch(&self.resources, show).await?;
+                let table = table::fetch(&self.resources, show).await?;
                 self.report.shown(&command(show), &table.render());
             } else {
                 let namespace = show.namespace.as_deref();

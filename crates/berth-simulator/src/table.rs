@@ -3,21 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_apimachinery::printed::Table;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::path::{FieldPath, plain};
 use crate::resource::{ResourceError, Resources};
 use crate::scenario::Show;
-
-/// A table: column names, and rows of cells as printed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
-    /// Upper-case column names.
-    pub columns: Vec<String>,
-    /// Cells, one list per object. A listing over all namespaces begins with a NAMESPACE column.
-    pub rows: Vec<Vec<String>>,
-}
 
 /// The printed part of a `meta.k8s.io/v1` Table.
 #[derive(Default, Deserialize)]
@@ -54,80 +46,50 @@ struct RowMetadata {
     namespace: String,
 }
 
-impl Table {
-    /// Fetches the table that `kubectl get RESOURCE` shows, or the counts per group if `show`
-    /// groups the objects.
-    pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
-        let found = resources.by_name(&show.resource).await?;
-        let (namespace, selector) = (show.namespace.as_deref(), show.selector.as_deref());
-        if let Some(path) = &show.group_by {
-            let objects = resources.list(&found, namespace, selector).await?;
-            return Ok(Self::grouped(path, objects.into_iter()));
-        }
-        let with_namespace = found.namespaced && namespace.is_none();
-        let answer: Answer = resources.table(&found, namespace, selector, with_namespace).await?;
-        Ok(Self::from_answer(&answer, show.wide, with_namespace))
+/// Fetches the table that `kubectl get RESOURCE` shows, or the counts per group if `show`
+/// groups the objects.
+pub async fn fetch(resources: &Resources, show: &Show) -> Result<Table, ResourceError> {
+    let found = resources.by_name(&show.resource).await?;
+    let (namespace, selector) = (show.namespace.as_deref(), show.selector.as_deref());
+    if let Some(path) = &show.group_by {
+        let objects = resources.list(&found, namespace, selector).await?;
+        return Ok(grouped(path, objects.into_iter()));
     }
+    let with_namespace = found.namespaced && namespace.is_none();
+    let answer: Answer = resources.table(&found, namespace, selector, with_namespace).await?;
+    Ok(from_answer(&answer, show.wide, with_namespace))
+}
 
-    fn from_answer(answer: &Answer, wide: bool, with_namespace: bool) -> Self {
-        let shown: Vec<(usize, &Column)> =
-            answer.columns.iter().flatten().enumerate().filter(|(_, column)| wide || column.priority == 0).collect();
-        let mut columns: Vec<String> = shown.iter().map(|(_, column)| column.name.to_uppercase()).collect();
+fn from_answer(answer: &Answer, wide: bool, with_namespace: bool) -> Table {
+    let shown: Vec<(usize, &Column)> =
+        answer.columns.iter().flatten().enumerate().filter(|(_, column)| wide || column.priority == 0).collect();
+    let mut columns: Vec<String> = shown.iter().map(|(_, column)| column.name.to_uppercase()).collect();
+    if with_namespace {
+        columns.insert(0, "NAMESPACE".into());
+    }
+    let rows = answer.rows.iter().flatten().map(|row| {
+        let mut cells: Vec<String> =
+            shown.iter().map(|(i, _)| row.cells.get(*i).map(cell).unwrap_or_default()).collect();
         if with_namespace {
-            columns.insert(0, "NAMESPACE".into());
+            let namespace = row.object.as_ref().map(|object| object.metadata.namespace.clone());
+            cells.insert(0, namespace.unwrap_or_default());
         }
-        let rows = answer.rows.iter().flatten().map(|row| {
-            let mut cells: Vec<String> =
-                shown.iter().map(|(i, _)| row.cells.get(*i).map(cell).unwrap_or_default()).collect();
-            if with_namespace {
-                let namespace = row.object.as_ref().map(|object| object.metadata.namespace.clone());
-                cells.insert(0, namespace.unwrap_or_default());
-            }
-            cells
-        });
-        Self { rows: rows.collect(), columns }
-    }
+        cells
+    });
+    Table { rows: rows.collect(), columns }
+}
 
-    fn grouped(path: &FieldPath, objects: impl Iterator<Item = Arc<Value>>) -> Self {
-        let mut groups: BTreeMap<String, usize> = BTreeMap::new();
-        let mut total = 0;
-        for object in objects {
-            let value = path.find(&object).first().map_or_else(|| "<none>".to_owned(), |value| plain(value));
-            *groups.entry(value).or_default() += 1;
-            total += 1;
-        }
-        let mut rows: Vec<Vec<String>> = groups.into_iter().map(|(value, n)| vec![value, n.to_string()]).collect();
-        rows.push(vec!["(total)".into(), total.to_string()]);
-        Self { columns: vec![path.to_string(), "COUNT".into()], rows }
+fn grouped(path: &FieldPath, objects: impl Iterator<Item = Arc<Value>>) -> Table {
+    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+    let mut total = 0;
+    for object in objects {
+        let value = path.find(&object).first().map_or_else(|| "<none>".to_owned(), |value| plain(value));
+        *groups.entry(value).or_default() += 1;
+        total += 1;
     }
-
-    /// Index of a column by its name, ignoring case.
-    pub fn column(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.eq_ignore_ascii_case(name))
-    }
-
-    /// The table as kubectl prints it: padded columns, separated by three spaces.
-    pub fn render(&self) -> String {
-        if self.rows.is_empty() {
-            return "No resources found\n".into();
-        }
-        let mut widths: Vec<usize> = self.columns.iter().map(|c| c.chars().count()).collect();
-        for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        let mut text = String::new();
-        for row in std::iter::once(&self.columns).chain(&self.rows) {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line += &format!("{cell:<width$}   ");
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
-    }
+    let mut rows: Vec<Vec<String>> = groups.into_iter().map(|(value, n)| vec![value, n.to_string()]).collect();
+    rows.push(vec!["(total)".into(), total.to_string()]);
+    Table { columns: vec![path.to_string(), "COUNT".into()], rows }
 }
 
 fn cell(value: &Value) -> String {
@@ -156,7 +118,7 @@ mod tests {
             ],
         });
         let answer: Answer = serde_json::from_value(answer).unwrap();
-        let table = Table::from_answer(&answer, false, false);
+        let table = from_answer(&answer, false, false);
         assert_eq!(table.render(), "NAME           COHORT\ncq-team-a-lp   team-a-b\ncq\n");
         assert_eq!(table.column("cohort"), Some(1));
     }

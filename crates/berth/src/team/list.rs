@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use berth_api::kueue::v1beta2::{ClusterQueue, LocalQueue};
+use berth_apimachinery::printed::Table;
 use berth_apimachinery::quantity::Quantity;
-use berth_simulator::table::Table;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
