@@ -1,9 +1,9 @@
 //! AppWrapper (workload.codeflare.dev/v1beta2): objects of any kind that are queued, deployed,
 //! watched and retried together.
 //!
-//! The controller reads caches and components, plans a step ([`plan`]), applies it and plans again
-//! until there is nothing to do. Pods, Jobs and nodes that change wake it, so a fault is noticed at
-//! once; the checks at intervals find the rest.
+//! The controller reads caches and components, plans a step ([`mod@plan`]), applies it and plans
+//! again until there is nothing to do. Pods, Jobs and nodes that change wake it, so a fault is
+//! noticed at once; the checks at intervals find the rest.
 
 pub mod admission;
 mod components;
