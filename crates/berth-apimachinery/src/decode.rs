@@ -398,6 +398,18 @@ impl<'de> Visitor<'de> for Watchful<'_> {
     }
 }
 
+/// Removes null values at any depth: Go treats them as missing.
+pub fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(without_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

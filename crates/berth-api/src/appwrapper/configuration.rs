@@ -8,6 +8,7 @@
 
 use std::time::Duration as Span;
 
+use berth_apimachinery::decode::without_nulls;
 use berth_apimachinery::names::is_dns1123_subdomain;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -211,18 +212,6 @@ impl ConfigurationFile {
             ),
         ];
         table.into_iter().filter(|(_, _, set)| *set).map(|(field, place, _)| (field, place)).collect()
-    }
-}
-
-/// Removes null values: Go treats them as missing.
-fn without_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, value| !value.is_null());
-            map.values_mut().for_each(without_nulls);
-        }
-        Value::Array(list) => list.iter_mut().for_each(without_nulls),
-        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! Source: `apis/config/v1beta1` of Kueue, defaults and conversion; the rates of `clientConnection`
 //! are those in its documentation.
 
+use berth_apimachinery::decode::without_nulls;
 use berth_apimachinery::field::{Error, Path};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -35,18 +36,6 @@ pub(super) fn newest(mut value: Value) -> Result<Value, Vec<Error>> {
         _ => return Err(vec![Error::not_supported(&Path::new("apiVersion"), version, &[NEWEST, OLDER])]),
     }
     Ok(value)
-}
-
-/// Removes null values: Go treats them as missing.
-fn without_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, value| !value.is_null());
-            map.values_mut().for_each(without_nulls);
-        }
-        Value::Array(list) => list.iter_mut().for_each(without_nulls),
-        _ => {}
-    }
 }
 
 /// Converts fields of the older version, and writes out defaults that differ.

@@ -16,9 +16,8 @@ use kube::api::{DeleteParams, EvictParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 
 use super::{NodeHealth, NodeHealthConfiguration};
+use crate::appwrapper::types::LABEL as APP_WRAPPER;
 
-/// Label of the pods of an AppWrapper.
-const APP_WRAPPER: &str = "workload.codeflare.dev/appwrapper";
 /// Reason of the events.
 const REASON: &str = "NodeUnhealthy";
 /// Time after which an eviction that a disruption budget prevented is tried again.

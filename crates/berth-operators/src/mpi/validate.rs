@@ -3,6 +3,7 @@
 //!
 //! Source: `pkg/apis/kubeflow/validation` of the MPI operator 0.8.
 
+use berth_api::kueue::constants::MULTIKUEUE_CONTROLLER;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use serde_json::Value;
@@ -15,7 +16,7 @@ const POLICIES: [&str; 2] = ["Never", "OnFailure"];
 /// Accepted MPI libraries.
 const IMPLEMENTATIONS: [&str; 3] = ["Intel", "MPICH", "OpenMPI"];
 /// Accepted values of `runPolicy.managedBy`.
-const MANAGERS: [&str; 2] = [CONTROLLER_NAMES[0], "kueue.x-k8s.io/multikueue"];
+const MANAGERS: [&str; 2] = [CONTROLLER_NAMES[0], MULTIKUEUE_CONTROLLER];
 /// Maximum number of workers; the host file lists all of them.
 const WORKERS_MAX: i64 = 10_000;
 

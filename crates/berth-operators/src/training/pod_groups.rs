@@ -69,7 +69,7 @@ impl PodGroups {
     /// The API rejects the deletion.
     pub async fn delete(&self, name: &str, owner: &str) -> kube::Result<bool> {
         let known = match self.api.get_opt(name).await? {
-            Some(known) if is_controlled_by(&known.metadata, owner) => known,
+            Some(known) if berth_runtime::is_controlled_by(&known, owner) => known,
             _ => return Ok(false),
         };
         if known.metadata.deletion_timestamp.is_some() {
@@ -80,9 +80,4 @@ impl PodGroups {
             _ => Ok(true),
         }
     }
-}
-
-/// True if the object with this UID controls the object with this metadata.
-fn is_controlled_by(metadata: &ObjectMeta, uid: &str) -> bool {
-    metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }

@@ -4,6 +4,7 @@
 //!
 //! Source: `pkg/webhooks` of Kubeflow's training operator 1.9.
 
+use berth_api::kueue::constants::MULTIKUEUE_CONTROLLER;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use super::framework::{ALL, Framework, Library};
 use super::types::{CleanPodPolicy, RestartPolicy, Spec};
 
 /// Accepted values of `runPolicy.managedBy`.
-const MANAGERS: [&str; 2] = [super::controller::CONTROLLER_NAME, "kueue.x-k8s.io/multikueue"];
+const MANAGERS: [&str; 2] = [super::controller::CONTROLLER_NAME, MULTIKUEUE_CONTROLLER];
 
 /// What a webhook returns.
 #[derive(Clone, Debug, Default, PartialEq)]
