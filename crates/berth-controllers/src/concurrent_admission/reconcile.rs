@@ -17,7 +17,7 @@ use super::variants::{follow, has_other_pod_sets, make};
 use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
 use crate::conditions;
 use crate::jobs::reconcile::Context;
-use crate::plan::{NewEvent, Plan, Step};
+use crate::plan::{Plan, PlannedEvent, Step};
 use crate::workload::status::{self, Eviction};
 
 /// Reason for evicting a parent: the variant that it runs as was evicted.
@@ -111,13 +111,13 @@ impl<'a> Family<'a> {
 
     fn report(&mut self, at: usize, reason: &str, message: impl Into<String>) {
         let about = Box::new(self.variants[at].clone());
-        self.plan.steps.push(Step::EventAbout(about, NewEvent::normal(reason, message)));
+        self.plan.steps.push(Step::EventAbout(about, PlannedEvent::normal(reason, message)));
     }
 
     fn delete(&mut self, variant: Workload, why: &str) {
         let message = format!("Variant Workload {:?} deleted; {why}", ObjectKey::of(&variant).to_string());
         self.plan.steps.push(Step::DeleteWorkload(Box::new(variant)));
-        self.plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_VARIANT, message)));
+        self.plan.steps.push(Step::Event(PlannedEvent::normal(events::DELETED_VARIANT, message)));
     }
 
     // -- which variants exist ---------------------------------------------------------------------
@@ -134,7 +134,7 @@ impl<'a> Family<'a> {
             let variant = make(&self.parent, flavor, self.context.gates);
             let message = format!("Variant Workload {:?} created", ObjectKey::of(&variant).to_string());
             self.plan.steps.push(Step::CreateWorkload(Box::new(variant)));
-            self.plan.steps.push(Step::Event(NewEvent::normal(events::CREATED_VARIANT, message)));
+            self.plan.steps.push(Step::Event(PlannedEvent::normal(events::CREATED_VARIANT, message)));
         }
     }
 
