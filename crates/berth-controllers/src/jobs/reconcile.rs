@@ -342,15 +342,13 @@ impl<J: Job> Reconcile<'_, J> {
         let pod_sets = self.pod_sets()?;
         let open = slices::not_finished(owned);
         let active = slices::normalize(&open);
-        for extra in &active.extra {
-            let mut extra = (**extra).clone();
-            status::finish(
-                &mut extra,
-                finished::OUT_OF_SYNC,
-                "The workload slice is out of sync with its parent job",
-                self.context.now,
-            );
-            self.write_status(&extra);
+        let replaced = (finished::WORKLOAD_SLICE_REPLACED, "Replaced to accommodate a new workload slice");
+        let out_of_sync = (finished::OUT_OF_SYNC, "The workload slice is out of sync with its parent job");
+        let replaced = active.replaced.iter().map(|slice| (slice, replaced));
+        for (slice, (reason, message)) in replaced.chain(active.extra.iter().map(|slice| (slice, out_of_sync))) {
+            let mut slice = (**slice).clone();
+            status::finish(&mut slice, reason, message, self.context.now);
+            self.write_status(&slice);
         }
         match slices::ensure(&open, &active, &pod_sets) {
             SliceState::Missing => {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use berth_api::berth::explanation::{GROUP, VERSION};
@@ -17,6 +17,22 @@ pub struct Cluster {
     pub time: Vec<String>,
     /// Keeps the cluster's folder while the process runs.
     _home: tempfile::TempDir,
+}
+
+/// A port that kubectl forwards until this is dropped.
+pub struct Forward {
+    kubectl: Child,
+    /// The address on this machine.
+    pub address: String,
+    /// kubectl ends when it cannot print.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.kubectl.kill();
+        let _ = self.kubectl.wait();
+    }
 }
 
 /// A file of this checkout.
@@ -143,6 +159,18 @@ impl Cluster {
             }
         }
         report
+    }
+
+    /// Forwards a port of this machine to a port of a pod or Service (`kubectl port-forward`).
+    pub fn forward(&self, target: &str, port: u16) -> Forward {
+        let mut command = Command::new("kubectl");
+        command.args(self.kubectl_options()).args(["port-forward", target, &format!(":{port}")]);
+        let mut kubectl = command.stdout(Stdio::piped()).spawn().expect("kubectl runs");
+        let mut output = BufReader::new(kubectl.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        let address = line.split_whitespace().nth(2).expect("Forwarding from ADDRESS -> PORT").to_owned();
+        Forward { kubectl, address, _output: output }
     }
 
     /// The process ID.
