@@ -458,7 +458,7 @@ impl<'a> Family<'a> {
         if status::set(&mut self.parent, conditions::QUOTA_RESERVED, false, reason, &message, self.context.now) {
             self.write_parent_status();
             if is_rejected {
-                self.plan.steps.push(Step::Event(NewEvent::warning(reason, message)));
+                self.plan.steps.push(Step::Event(PlannedEvent::warning(reason, message)));
             }
         }
     }
