@@ -72,7 +72,7 @@ fn live(
                 request.status = Some(status);
                 ordered = ordered.or(order);
             }
-            Step::Until(_) => break,
+            Step::Until(_) | Step::Unserved => break,
         }
     }
     let status = request.status.clone().unwrap_or_default();

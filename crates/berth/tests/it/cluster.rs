@@ -9,6 +9,9 @@ use std::time::Duration;
 use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
 
+/// Time that the cluster of a failed test has to stop its pods, in seconds.
+const STOP_SECONDS: u32 = 60;
+
 /// A running `berth up` or `berth apiserver`; killed when dropped.
 pub struct Cluster {
     process: Child,
@@ -196,6 +199,16 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // The process pods of a failed test would survive a kill.
+        if std::thread::panicking() && matches!(self.process.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status();
+            for _ in 0..STOP_SECONDS * 4 {
+                match self.process.try_wait() {
+                    Ok(None) => pause(Duration::from_millis(250)),
+                    _ => break,
+                }
+            }
+        }
         // The process has ended already after `kill` and `interrupt`.
         let _ = self.process.kill();
         let _ = self.process.wait();
