@@ -169,6 +169,27 @@ async fn a_lost_worker_recreates_its_whole_group_unless_the_policy_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_is_removed_without_a_grace_period_recreates_its_group() {
+    for policy in ["RecreateGroupOnPodRestart", "RecreateGroupAfterStart"] {
+        let world = World::new(None).await;
+        world.create(&web(|set| set["spec"]["leaderWorkerTemplate"]["restartPolicy"] = json!(policy))).await;
+        world.until_true("Available").await;
+        let before = world.pods().await;
+        world.pods.delete("web-1-2", &DeleteParams::default().grace_period(0)).await.expect("the worker is removed");
+        eventually("the whole group is new", async || {
+            let after = world.pods().await;
+            let is_new = |name: &str| after.get(name).is_some_and(|pod| pod.uid() != before[name].uid());
+            ["web-1", "web-1-1", "web-1-2"].into_iter().all(is_new)
+        })
+        .await;
+        world.until_running(&TWO_GROUPS).await;
+        let after = world.pods().await;
+        assert!(["web-0", "web-0-1", "web-0-2"].into_iter().all(|name| before[name].uid() == after[name].uid()));
+        world.cluster.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_update_replaces_groups_one_by_one_behind_a_surge_group() {
     let world = World::new(None).await;
     world

@@ -1,6 +1,7 @@
 //! The controller of the pods of LeaderWorkerSets: the workers of a leader, the Service of its
 //! group, and the recreation of a group whose pod has restarted or was deleted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use berth_runtime::{
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 use super::constants::{EXCLUSIVE_TOPOLOGY, GROUP_INDEX, LEADER_NAME, NAME, RECREATE_AFTER_START};
 use super::facts::{annotation, label, revision_of};
@@ -38,12 +40,18 @@ pub fn install(manager: &mut Manager) {
         write_pod: Writer::new(manager, &pods),
         write_service: Writer::new(manager, &services),
         write_set: Writer::new(manager, &stateful_sets),
+        removed: Arc::default(),
     };
+    let removed = controller.removed.clone();
     manager
         .controller("leaderworkerset-pods")
-        .watch(&pods, |delta| {
-            let pod = delta.latest().as_ref();
-            (!label(&pod.metadata, NAME).is_empty()).then(|| ObjectKey::of(pod))
+        .watch(&pods, move |delta| {
+            let pod = delta.latest();
+            let key = (!label(&pod.metadata, NAME).is_empty()).then(|| ObjectKey::of(pod.as_ref()))?;
+            if delta.new.is_none() && pod.metadata.deletion_timestamp.is_none() {
+                removed.lock().insert(key.clone(), pod.clone());
+            }
+            Some(key)
         })
         .watch_owned::<Pod, _>(&stateful_sets)
         .run(controller);
@@ -65,10 +73,19 @@ struct PodController {
     write_pod: Writer<Pod>,
     write_service: Writer<Service>,
     write_set: Writer<StatefulSet>,
+    /// Last states of pods that were removed without a grace period and are not reconciled yet.
+    removed: Arc<Mutex<BTreeMap<ObjectKey, Arc<Pod>>>>,
 }
 
 impl Reconciler for PodController {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let removed = self.removed.lock().remove(&key);
+        if let Some(pod) = removed
+            && let Err(error) = self.reconcile_removed(&pod).await
+        {
+            self.removed.lock().entry(key).or_insert(pod);
+            return Err(error);
+        }
         let Some(pod) = self.write_pod.cache().get(&key) else { return Ok(Action::Wait) };
         let set = ObjectKey::namespaced(key.namespace, label(&pod.metadata, NAME));
         // Pods of a deleted set are deleted by the garbage collector.
@@ -96,10 +113,21 @@ impl Reconciler for PodController {
     }
 }
 
+/// True if the restart policy recreates the group of a lost pod.
+fn recreates(policy: &str) -> bool {
+    matches!(policy, "RecreateGroupOnPodRestart" | "RecreateGroupAfterStart")
+}
+
 /// True if the restart policy recreates a group because of this pod.
 fn is_lost(pod: &Pod, policy: &str) -> bool {
-    let recreates = matches!(policy, "RecreateGroupOnPodRestart" | "RecreateGroupAfterStart");
-    recreates && (facts::has_restarted(pod) || pod.metadata.deletion_timestamp.is_some())
+    recreates(policy) && (facts::has_restarted(pod) || pod.metadata.deletion_timestamp.is_some())
+}
+
+/// The pods of a group before this pod was lost: its replacement does not count.
+fn with_lost(mut group: Vec<Arc<Pod>>, lost: &Pod) -> Vec<Arc<Pod>> {
+    group.retain(|pod| pod.metadata.name != lost.metadata.name);
+    group.push(Arc::new(lost.clone()));
+    group
 }
 
 /// True if a pod of the group does not exist yet or has not started.
@@ -108,20 +136,38 @@ fn is_starting(group: &[Arc<Pod>], size: i32) -> bool {
 }
 
 impl PodController {
+    /// Recreates the group of a worker that was removed at once, so that no state of it has a
+    /// deletionTimestamp. The workers of a removed leader are deleted with it.
+    async fn reconcile_removed(&self, pod: &Pod) -> Result<(), Error> {
+        let namespace = pod.namespace().unwrap_or_default();
+        let set = self.sets.get(&ObjectKey::namespaced(namespace, label(&pod.metadata, NAME)));
+        let Some(set) = set.filter(|_| !facts::is_leader(pod)) else { return Ok(()) };
+        let Ok(spec) = LeaderWorkerSetSpec::read(&set.spec) else { return Ok(()) };
+        if !recreates(&spec.leader_worker_template.restart_policy) {
+            return Ok(());
+        }
+        match self.leader_of_lost(pod, &set, &spec) {
+            Some(leader) => self.recreate_group(pod, &leader, &set).await,
+            None => Ok(()),
+        }
+    }
+
     /// The leader whose deletion recreates the group of this pod.
     fn leader_to_delete(&self, pod: &Pod, set: &LeaderWorkerSet, spec: &LeaderWorkerSetSpec) -> Option<Arc<Pod>> {
-        let policy = spec.leader_worker_template.restart_policy.as_str();
-        if !is_lost(pod, policy) {
-            return None;
-        }
-        let after_start = policy == "RecreateGroupAfterStart"
+        let is_lost = is_lost(pod, &spec.leader_worker_template.restart_policy);
+        if is_lost { self.leader_of_lost(pod, set, spec) } else { None }
+    }
+
+    /// The leader of a lost pod, if its group must be recreated.
+    fn leader_of_lost(&self, pod: &Pod, set: &LeaderWorkerSet, spec: &LeaderWorkerSetSpec) -> Option<Arc<Pod>> {
+        let after_start = spec.leader_worker_template.restart_policy == "RecreateGroupAfterStart"
             || set
                 .metadata
                 .annotations
                 .as_ref()
                 .is_some_and(|annotations| annotations.contains_key(RECREATE_AFTER_START));
         let group = group_of(pod).map(|group| self.group.get(&group)).unwrap_or_default();
-        if after_start && is_starting(&group, spec.size()) {
+        if after_start && is_starting(&with_lost(group, pod), spec.size()) {
             return None;
         }
         if facts::is_leader(pod) {
@@ -276,6 +322,20 @@ mod tests {
         assert!(is_lost(&pod(json!({"phase": "Running"}), true), policy));
         assert!(!is_lost(&pod(json!({"phase": "Running"}), true), "None"));
         assert!(is_lost(&restarts("Running", 1), "RecreateGroupAfterStart"));
+    }
+
+    #[test]
+    fn the_replacement_of_a_lost_pod_does_not_count_in_its_group() {
+        let named = |name: &str, phase: &str| {
+            let mut pod = pod(json!({"phase": phase}), false);
+            pod.metadata.name = Some(name.to_owned());
+            Arc::new(pod)
+        };
+        let lost = named("web-0-1", "Running");
+        assert!(!is_starting(&with_lost(vec![named("web-0", "Running")], &lost), 2));
+        let replaced = vec![named("web-0", "Running"), named("web-0-1", "Pending")];
+        assert!(!is_starting(&with_lost(replaced, &lost), 2));
+        assert!(is_starting(&with_lost(vec![named("web-0", "Pending")], &lost), 2));
     }
 
     #[test]
