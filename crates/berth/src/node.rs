@@ -157,6 +157,7 @@ impl NodeOptions {
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
             host_dns: berth_network::host_dns(),
             services: Arc::new(Served(network.clone())),
+            services_on_host: Arc::new(ServedOnHost(network.clone())),
         };
         let process =
             ProcessNode { name: facts.name.clone(), runtime: runtime.clone(), devices: devices.clone(), options };
@@ -229,6 +230,23 @@ impl ServiceAddresses for Served {
     fn api_server(&self, service: SocketAddr) -> SocketAddr {
         match service.ip() {
             IpAddr::V4(cluster_ip) => self.0.api_server_for_pods(cluster_ip),
+            IpAddr::V6(_) => service,
+        }
+    }
+}
+
+/// Addresses at which pods on this machine's network reach Services.
+#[derive(Debug)]
+struct ServedOnHost(Arc<Network>);
+
+impl ServiceAddresses for ServedOnHost {
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        self.0.address_of_service_on_host(cluster_ip)
+    }
+
+    fn api_server(&self, service: SocketAddr) -> SocketAddr {
+        match service.ip() {
+            IpAddr::V4(cluster_ip) => self.0.api_server_on_host(cluster_ip),
             IpAddr::V6(_) => service,
         }
     }

@@ -306,6 +306,20 @@ fn pods_of_two_clusters_reach_the_services_of_their_own() {
             assert_eq!(answer, *text);
         }
         assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
+        // Pods on the machine's network find the Services of their own cluster by variables and names.
+        for (world, client, _, text) in &clusters {
+            let address = world.network.address_of_service_on_host(Ipv4Addr::new(10, 96, 0, 9));
+            assert_eq!(address.is_loopback(), *text == "the second", "{address}");
+            assert_eq!(on_machine(move || ask((address.into(), 80))).await.unwrap(), *text);
+            let gateway = world.gateway;
+            let name = "web.default.svc.cluster.local.";
+            let resolved = on_machine(move || resolve(gateway, name)).await.expect("an answer").1;
+            assert_eq!(resolved, [address.to_string()], "{text}");
+            let resolved = client.run(move || resolve(gateway, name)).await.expect("an answer").1;
+            assert_eq!(resolved, ["10.96.0.9"], "{text}");
+            let api_server = world.network.api_server_on_host(Ipv4Addr::new(10, 96, 0, 1));
+            assert_eq!(api_server.ip().is_loopback(), *text == "the second", "{api_server}");
+        }
         // A restart of the first cluster does not change that.
         let again = Network::open(options(one.path())).await.unwrap().1;
         assert!(!again.limits.iter().any(|limit| limit.starts_with("cluster IPs")), "{again}");
