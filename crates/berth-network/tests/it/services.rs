@@ -22,7 +22,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::pods::{options, uid};
-use crate::space::{Space, isolated};
+use crate::space::{Space, ip, isolated};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -211,6 +211,39 @@ fn services_are_reached_by_name_from_pods_and_from_the_machine() {
         })
         .await;
     });
+}
+
+#[test]
+fn other_machines_do_not_reach_node_ports() {
+    isolated("services::other_machines_do_not_reach_node_ports", node_port_from_another_machine(false));
+}
+
+#[test]
+fn other_machines_reach_exposed_node_ports() {
+    isolated("services::other_machines_reach_exposed_node_ports", node_port_from_another_machine(true));
+}
+
+async fn node_port_from_another_machine(expose_node_ports: bool) {
+    let other = Space::new();
+    ip(&format!("link add up0 type veth peer name eth0 netns {}", other.pid()));
+    ip("address add 192.0.2.1/24 dev up0");
+    ip("link set up0 up");
+    other.run(|| drop(ip("address add 192.0.2.2/24 dev eth0"))).await;
+    other.run(|| drop(ip("link set eth0 up"))).await;
+    let machine = Ipv4Addr::new(192, 0, 2, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { node_addresses: vec![machine], expose_node_ports, ..options(folder.path()) };
+    let world = World::new(options).await;
+    let (server, address) = world.pod("server", "web").await;
+    server.run(move || serve(address, "from server")).await;
+    let ports = json!([{"port": 80, "targetPort": 8080}]);
+    let spec = json!({"type": "NodePort", "selector": {"app": "web"}, "ports": ports});
+    let made = world.service("web", spec).await.spec.unwrap();
+    let node_port = u16::try_from(made.ports.unwrap()[0].node_port.unwrap()).unwrap();
+    let target = (IpAddr::from(machine), node_port);
+    eventually("an answer to the machine", async || on_machine(move || ask(target)).await.ok()).await;
+    let answer = other.run(move || ask(target)).await;
+    assert_eq!(answer.is_ok_and(|text| text == "from server"), expose_node_ports);
 }
 
 #[test]
