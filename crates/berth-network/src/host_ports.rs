@@ -115,6 +115,9 @@ mod tests {
         fn service_address(&self, _: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
             None
         }
+        fn machine_address(&self, _: Ipv4Addr) -> Option<Ipv4Addr> {
+            None
+        }
         fn has_external(&self, _: Ipv4Addr) -> bool {
             false
         }

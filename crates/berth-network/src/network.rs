@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::addresses::{AddressError, Addresses};
-use crate::dns::{Names, Sockets, Zone};
+use crate::dns::{Names, Outsiders, Sockets, Zone};
 use crate::identity::Identity;
 use crate::plain::Loopback;
 use crate::proxy::{Clients, Insiders, Place, Proxy};
@@ -131,6 +131,8 @@ pub struct Network {
     /// Range of cluster IPs and the clients that it serves; `None` if cluster IPs are not served at
     /// their own addresses.
     services: Option<(Ipv4Net, Clients)>,
+    /// Addresses of Services for clients on this machine, if only pods reach the cluster IPs.
+    outside: Option<Arc<Loopback>>,
     node_addresses: Vec<Ipv4Addr>,
     expose_node_ports: bool,
     api_server: SocketAddr,
@@ -192,13 +194,15 @@ impl Network {
             Ok(opened) => opened,
             Err(reason) => plain(&options, &identity, known, reason)?,
         };
-        let Opened { fabric, ranges, services, reason, mut limits } = opened;
+        let Opened { fabric, ranges, services, outside, reason, mut limits } = opened;
         let addresses = Addresses::open(&pods, ranges.pods, ranges.reserved())?;
         let range = folder.join(RANGE);
         std::fs::write(&range, ranges.pods.to_string()).map_err(records(&range))?;
 
         let zone = Zone::new(domain, ranges.gateway, vec![ranges.pods, options.service_range]);
-        let names = Arc::new(Names::new(zone, ranges.gateway.into()));
+        let outsiders =
+            outside.clone().map(|loopback| Outsiders { pods: ranges.pods, services: options.service_range, loopback });
+        let names = Arc::new(Names::new(zone, ranges.gateway, outsiders));
         let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
             Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
             Err(error) => {
@@ -217,6 +221,7 @@ impl Network {
             fabric,
             ranges,
             services,
+            outside,
             node_addresses,
             expose_node_ports: options.expose_node_ports,
             api_server: options.api_server,
@@ -279,6 +284,12 @@ impl Network {
         }
     }
 
+    /// The address at which pods on the machine's network reach a Service. It differs from
+    /// [`Network::address_of_service`] if another cluster serves the machine at the cluster IPs.
+    pub fn address_of_service_on_host(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        self.outside.as_ref().map_or_else(|| self.address_of_service(cluster_ip), |it| it.service(cluster_ip))
+    }
+
     /// Address of the cluster's name server; `None` if names of the cluster are not served.
     pub fn cluster_dns(&self) -> Option<Ipv4Addr> {
         self.dns
@@ -300,9 +311,17 @@ impl Network {
     pub fn api_server_for_pods(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
         /// Port of the Service `kubernetes`.
         const HTTPS: u16 = 443;
-        if self.services.is_some() {
-            return SocketAddr::new(cluster_ip.into(), HTTPS);
-        }
+        if self.services.is_some() { SocketAddr::new(cluster_ip.into(), HTTPS) } else { self.api_server_itself() }
+    }
+
+    /// Host and port of the API server for pods on the machine's network. It differs from
+    /// [`Network::api_server_for_pods`] if another cluster serves the machine at the cluster IPs.
+    pub fn api_server_on_host(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
+        if self.outside.is_some() { self.api_server_itself() } else { self.api_server_for_pods(cluster_ip) }
+    }
+
+    /// An address at which the machine reaches the API server.
+    fn api_server_itself(&self) -> SocketAddr {
         if self.api_server.ip().is_unspecified() {
             return SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.api_server.port());
         }
@@ -371,6 +390,10 @@ impl Place for Network {
         }
     }
 
+    fn machine_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        self.outside.as_ref().map(|loopback| loopback.service(cluster_ip))
+    }
+
     fn has_external(&self, address: Ipv4Addr) -> bool {
         self.is_external(address)
     }
@@ -394,6 +417,7 @@ struct Opened {
     fabric: Fabric,
     ranges: Ranges,
     services: Option<(Ipv4Net, Clients)>,
+    outside: Option<Arc<Loopback>>,
     reason: Option<String>,
     limits: Vec<String>,
 }
@@ -417,6 +441,7 @@ fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason:
         ranges: Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses"),
         fabric: Fabric::Plain(loopback),
         services: None,
+        outside: None,
         reason: (options.level > Level::Plain).then_some(reason),
         limits: vec![PLAIN_LIMIT.to_owned()],
     })
@@ -439,17 +464,22 @@ async fn full(
     let links = opened.map_err(|error| error.to_string())?;
     let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
     let range = options.service_range;
+    let mut outside = None;
     let (services, lack) = match lacking.services {
         crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
         crate::linux::Reach::Pods => {
-            let lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
+            let mut lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
+            outside = Loopback::claim(identity, None).ok().map(Arc::new);
+            if let Some(loopback) = &outside {
+                lack += &format!("; this machine reaches Services in {}", loopback.services());
+            }
             (Some((range, Clients::Bridge)), Some(lack))
         }
         crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
     };
-    let outside = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
-    let limits = outside.into_iter().chain(lack).collect();
-    Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })
+    let isolated = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
+    let limits = isolated.into_iter().chain(lack).collect();
+    Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, outside, reason: None, limits })
 }
 
 /// Fails, because only Linux has the full level.

@@ -1,4 +1,5 @@
-//! Loopback addresses for pods, if the machine's network must not be changed.
+//! Loopback addresses for pods, if the machine's network must not be changed, and for Services, if
+//! the machine reaches those of another cluster at the cluster IPs.
 //!
 //! A cluster uses two networks of 127.0.0.0/8: one with an even second byte for pods, and the one
 //! with the next odd byte for Services. To keep the clusters of one machine apart, each holds a
@@ -45,6 +46,12 @@ impl Loopback {
     /// The network of pods.
     pub(crate) fn pods(&self) -> Ipv4Net {
         Ipv4Net::new_assert(Ipv4Addr::new(127, self.second, 0, 0), 16)
+    }
+
+    /// The network of Services.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has several pod networks"))]
+    pub(crate) fn services(&self) -> Ipv4Net {
+        Ipv4Net::new_assert(Ipv4Addr::new(127, self.second + 1, 0, 0), 16)
     }
 
     /// The loopback address that represents the address of a Service. The last two bytes are the

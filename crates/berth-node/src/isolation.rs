@@ -93,7 +93,8 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
 /// returns a message about the limitation if a less capable way has to be used.
 async fn find_root(options: &Options, level: Level) -> std::result::Result<(HostRoot, Option<String>), String> {
     if level == Level::Plain {
-        return try_level(options, level, HostRoot::Binds).await.map(|()| (HostRoot::Binds, None));
+        try_level(options, level, HostRoot::Binds).await?;
+        return Ok((HostRoot::Binds, shared_memory_notice(&hidden(options))));
     }
     let first = match try_level(options, level, HostRoot::Overlay).await {
         Ok(()) => return Ok((HostRoot::Overlay, None)),
@@ -106,6 +107,17 @@ async fn find_root(options: &Options, level: Level) -> std::result::Result<(Host
     try_level(options, level, HostRoot::Binds).await?;
     let notice = format!("containers see the host's files read-only, except /tmp, /var/tmp and /run: {first}");
     Ok((HostRoot::Binds, Some(notice)))
+}
+
+/// The message that pods cannot create files in the host's shared memory, if Berth's own files are
+/// there. Landlock only supports allowed paths, so the folder around hidden files cannot be allowed.
+fn shared_memory_notice(hidden: &[PathBuf]) -> Option<String> {
+    const SHARED_MEMORY: &str = "/dev/shm";
+    let folder = hidden.iter().find(|folder| folder.starts_with(SHARED_MEMORY))?;
+    Some(format!(
+        "containers cannot create files in {SHARED_MEMORY}, because Berth's own files are in {}; choose another folder with --data-dir",
+        folder.display()
+    ))
 }
 
 /// Ends the probes of processes that were killed while they probed, and removes their folders. The

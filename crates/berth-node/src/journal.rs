@@ -1,9 +1,11 @@
 //! The journal of a pod: the starts and ends of its containers, recorded by its supervisor.
 //!
 //! One line of JSON per record. The record of a start is synced before the program runs, so that no
-//! program runs a second time after a crash of the machine. Other records survive the end of any
-//! process, but a crash of the machine may lose the last of them: then the end of a run is unknown,
-//! as it is for a run that the crash itself ended. A partial last line is ignored.
+//! program runs a second time after a crash of the machine. The sync also stores the records before
+//! it: among them is the pod's launch configuration, so that a pod whose program ran is known even
+//! if the crash lost its `pod.json`. Other records survive the end of any process, but a crash of
+//! the machine may lose the last of them: then the end of a run is unknown, as it is for a run that
+//! the crash itself ended. A partial last line is ignored.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::processes::ProcessId;
-use crate::protocol::WireError;
+use crate::protocol::{Launch, WireError};
 
 /// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ use crate::protocol::WireError;
 pub(crate) enum Record {
     /// A supervisor started to serve the pod.
     Supervisor { process: ProcessId, at: Timestamp },
+    /// The supervisor's launch configuration, without the pod's volumes.
+    Launch { launch: Box<Launch> },
     /// A container's program will be executed next.
     Started { id: ContainerId, image_id: String, process: ProcessId, at: Timestamp },
     /// The container's program could not be executed.
@@ -104,7 +108,7 @@ pub(crate) fn runs(records: &[Record]) -> Vec<Run> {
                     run.status.state = ContainerState::Exited(exit.clone());
                 }
             }
-            Record::Supervisor { .. } => {}
+            Record::Supervisor { .. } | Record::Launch { .. } => {}
         }
     }
     runs
@@ -114,6 +118,14 @@ pub(crate) fn runs(records: &[Record]) -> Vec<Run> {
 pub(crate) fn supervisor(records: &[Record]) -> Option<&ProcessId> {
     records.iter().rev().find_map(|record| match record {
         Record::Supervisor { process, .. } => Some(process),
+        _ => None,
+    })
+}
+
+/// The launch configuration of the last supervisor, without the pod's volumes.
+pub(crate) fn launch(records: &[Record]) -> Option<&Launch> {
+    records.iter().rev().find_map(|record| match record {
+        Record::Launch { launch } => Some(launch.as_ref()),
         _ => None,
     })
 }

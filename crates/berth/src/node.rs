@@ -58,6 +58,10 @@ pub struct NodeOptions {
     /// `privileged` gives every user that may create pods the privileges of this process.
     #[arg(long, value_enum, default_value_t = PodSecurityChoice::Baseline)]
     pod_security: PodSecurityChoice,
+    /// Let other machines reach node ports and host ports, at all addresses of this machine. Without
+    /// this option, only this machine and its pods reach them.
+    #[arg(long)]
+    expose_node_ports: bool,
     /// Stop all pods when the cluster stops. Without this option they continue, and the next start
     /// adopts them.
     #[arg(long)]
@@ -157,6 +161,7 @@ impl NodeOptions {
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
             host_dns: berth_network::host_dns(),
             services: Arc::new(Served(network.clone())),
+            services_on_host: Arc::new(ServedOnHost(network.clone())),
         };
         let process =
             ProcessNode { name: facts.name.clone(), runtime: runtime.clone(), devices: devices.clone(), options };
@@ -191,7 +196,7 @@ impl NodeOptions {
                     IpAddr::V6(_) => None,
                 })
                 .collect(),
-            expose_node_ports: false,
+            expose_node_ports: self.expose_node_ports,
         })
     }
 
@@ -229,6 +234,23 @@ impl ServiceAddresses for Served {
     fn api_server(&self, service: SocketAddr) -> SocketAddr {
         match service.ip() {
             IpAddr::V4(cluster_ip) => self.0.api_server_for_pods(cluster_ip),
+            IpAddr::V6(_) => service,
+        }
+    }
+}
+
+/// Addresses at which pods on this machine's network reach Services.
+#[derive(Debug)]
+struct ServedOnHost(Arc<Network>);
+
+impl ServiceAddresses for ServedOnHost {
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        self.0.address_of_service_on_host(cluster_ip)
+    }
+
+    fn api_server(&self, service: SocketAddr) -> SocketAddr {
+        match service.ip() {
+            IpAddr::V4(cluster_ip) => self.0.api_server_on_host(cluster_ip),
             IpAddr::V6(_) => service,
         }
     }

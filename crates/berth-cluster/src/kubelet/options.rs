@@ -42,6 +42,8 @@ pub struct KubeletOptions {
     pub host_dns: DnsConfig,
     /// Addresses at which pods reach Services, for the service environment variables.
     pub services: Arc<dyn ServiceAddresses>,
+    /// Like `services`, for pods on the host's network.
+    pub services_on_host: Arc<dyn ServiceAddresses>,
 }
 
 impl Default for KubeletOptions {
@@ -52,6 +54,7 @@ impl Default for KubeletOptions {
             host_ip: "127.0.0.1".to_owned(),
             host_dns: DnsConfig::default(),
             services: Arc::new(ClusterIps),
+            services_on_host: Arc::new(ClusterIps),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Which pods or ReplicaSets a controller owns: it adopts active ones without a controller that its
-//! selector matches, and releases own ones that the selector no longer matches.
+//! Which pods, ReplicaSets or ControllerRevisions a controller owns: it adopts active ones without a
+//! controller that its selector matches, and releases own ones that the selector no longer matches.
 
 use std::sync::Arc;
 
 use berth_runtime::{Cache, Delta, Error, Index, Writer, is_controlled_by, owned_by};
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::NamespaceResourceScope;
@@ -37,6 +37,12 @@ impl Claimed for Pod {
 }
 
 impl Claimed for ReplicaSet {
+    fn is_active(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none()
+    }
+}
+
+impl Claimed for ControllerRevision {
     fn is_active(&self) -> bool {
         self.metadata.deletion_timestamp.is_none()
     }

@@ -2,8 +2,7 @@
 //! ReplicationControllers, Deployments, StatefulSets and DaemonSets.
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
-//! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting ControllerRevisions by selector.
+//! Written objects go into the caches at once, so that no pod is created twice.
 
 pub mod claims;
 pub mod daemon_set;

@@ -12,11 +12,13 @@ use berth_apimachinery::well_known;
 use berth_runtime::{Cache, Error, Index, Manager, ObjectKey, Writer, is_controlled_by, owned_by};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
+
+use super::claims::{Orphans, claim};
 
 /// Default of `revisionHistoryLimit`.
 const LIMIT_DEFAULT: i32 = 10;
@@ -115,6 +117,7 @@ pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
 /// Reads and writes the revisions of sets of kind `K`.
 pub(crate) struct Revisions {
     of_owner: Index<ControllerRevision>,
+    orphans: Orphans<ControllerRevision>,
     writer: Writer<ControllerRevision>,
 }
 
@@ -127,15 +130,21 @@ impl Revisions {
             of_owner: revisions.index(|revision| {
                 ObjectKey::of_controller_owner::<K>(revision).map(|key| key.to_string()).into_iter().collect()
             }),
+            orphans: Orphans::new(revisions),
             writer: Writer::new(manager, revisions),
         }
     }
 
-    /// The revisions that a set controls.
-    pub(crate) fn of<K: Resource>(&self, owner: &K) -> Vec<Arc<ControllerRevision>> {
-        let mut known = self.of_owner.get(&ObjectKey::of(owner).to_string());
-        known.retain(|revision| is_controlled_by(revision.as_ref(), owner.meta().uid.as_deref().unwrap_or_default()));
-        known
+    /// The revisions that a set controls. Adopts those that a deleted set with the same labels left,
+    /// for example by `kubectl delete --cascade=orphan`.
+    pub(crate) async fn of<K>(&self, owner: &K, selector: &LabelSelector) -> Result<Vec<Arc<ControllerRevision>>, Error>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let key = ObjectKey::of(owner);
+        let orphans = self.orphans.candidates(&key.namespace, selector);
+        let claims = claim(owner, selector, self.of_owner.get(&key.to_string()), orphans);
+        claims.apply(owner, &self.writer).await
     }
 
     /// Creates or renumbers the current revision. Call it before pods of the revision are created.

@@ -381,7 +381,7 @@ impl Controller {
             Wanted { template: &spec.template, hash: &hash, hash_label: HASH, limit: spec.revision_history_limit };
         let current = set.status.as_ref().and_then(|status| status.current_revision.clone());
         let live = pods.iter().filter_map(|pod| pod.labels().get(REVISION).cloned()).chain(current.clone()).collect();
-        let known = self.revisions.of(set);
+        let known = self.revisions.of(set, &selector).await?;
         let history = history(set, &wanted, &known, &live);
         self.revisions.record(set, &history).await?;
         let current = current.filter(|current| *current != revision_name(set, &hash));

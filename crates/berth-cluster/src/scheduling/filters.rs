@@ -49,6 +49,8 @@ pub enum Unfit {
     NoVolume,
     /// Another pod uses a claim that only one pod may use.
     ClaimInUse,
+    /// The pod has claims of devices (`spec.resourceClaims`), which Berth does not allocate.
+    Devices,
 }
 
 impl Unfit {
@@ -67,6 +69,7 @@ impl Unfit {
                 | Self::VolumeAffinity
                 | Self::VolumeZone
                 | Self::NoVolume
+                | Self::Devices
         )
     }
 }
@@ -97,6 +100,7 @@ impl std::fmt::Display for Unfit {
             Self::ClaimInUse => f.write_str(
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
             ),
+            Self::Devices => f.write_str("cannot allocate all claims"),
         }
     }
 }
@@ -138,8 +142,6 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
     if !reasons.is_empty() {
         return Err(reasons);
     }
-    match pod.volumes().on(node.name(), node.labels()) {
-        Ok(_) => Ok(()),
-        Err(reason) => Err(vec![reason]),
-    }
+    pod.volumes().on(node.name(), node.labels()).map_err(|reason| vec![reason])?;
+    if pod.claims_devices() { Err(vec![Unfit::Devices]) } else { Ok(()) }
 }

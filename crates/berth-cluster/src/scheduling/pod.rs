@@ -128,6 +128,11 @@ impl PodInfo {
         consumed_request(&self.pod)
     }
 
+    /// True if it has claims of devices.
+    pub fn claims_devices(&self) -> bool {
+        self.spec().and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty())
+    }
+
     /// Labels that its node must have.
     pub fn node_selector(&self) -> impl Iterator<Item = (&str, &str)> {
         let selector = self.spec().and_then(|spec| spec.node_selector.as_ref());
@@ -229,6 +234,7 @@ impl PodInfo {
             "spread": spec.and_then(|spec| spec.topology_spread_constraints.as_ref()),
             "ports": self.host_ports().map(|it| (it.ip, it.protocol, it.number)).collect::<Vec<_>>(),
             "claims": self.claims().map(|claim| claim.name).collect::<Vec<_>>(),
+            "devices": self.claims_devices(),
         });
         parts.to_string()
     }

@@ -109,6 +109,14 @@ fn each_node_reports_its_first_reason_against_a_pod() {
 }
 
 #[test]
+fn a_pod_that_claims_devices_fits_nowhere() {
+    let cluster = cluster(&[node("n1", json!({})), node("n2", json!({}))], &[]);
+    let claims = json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}});
+    assert_eq!(check(&pod("p", claims), &cluster), "0/2 nodes are available: 2 cannot allocate all claims.");
+    assert_eq!(check(&pod("p", json!({"spec": {"resourceClaims": []}})), &cluster), "n1");
+}
+
+#[test]
 fn tolerations_cover_taints_by_key_value_and_effect() {
     let spot = json!({ "spec": { "taints": [{ "key": "spot", "value": "true", "effect": "NoSchedule" }] } });
     let cluster = cluster(&[node("n", spot)], &[]);

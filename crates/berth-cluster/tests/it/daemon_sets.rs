@@ -178,6 +178,49 @@ async fn a_stateful_set_recreates_a_pod_below_the_partition_from_its_old_templat
     world.run(install, until).await;
 }
 
+/// `kubectl delete --cascade=orphan` leaves pods and revisions without an owner.
+#[tokio::test(start_paused = true)]
+async fn a_new_set_adopts_the_history_that_an_orphaning_deletion_left() {
+    let world = World::new().await;
+    let sets: Api<DaemonSet> = Api::default_namespaced(world.client());
+    let history: Api<ControllerRevision> = Api::default_namespaced(world.client());
+    let until = async {
+        nodes_for(&world).await;
+        let set = |version: &str| -> DaemonSet {
+            let spec = json!({"selector": {"matchLabels": {"app": "agent"}}, "template": template(version)});
+            serde_json::from_value(json!({"metadata": {"name": "agent"}, "spec": spec})).unwrap()
+        };
+        // The revisions of a former set.
+        for (number, version) in [(4, "1"), (7, "2")] {
+            let mut data = template(version);
+            data["$patch"] = json!("replace");
+            let revision = json!({"metadata": {"name": format!("former-{version}"), "labels": {"app": "agent", "v": version}},
+                "revision": number, "data": {"spec": {"template": data}}});
+            history.create(&PostParams::default(), &serde_json::from_value(revision).unwrap()).await.unwrap();
+        }
+        let other = json!({"metadata": {"name": "other", "labels": {"app": "other"}}, "revision": 1, "data": {}});
+        history.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await.unwrap();
+        let uid = sets.create(&PostParams::default(), &set("3")).await.unwrap().uid();
+        let owned = async || {
+            let all = history.list(&ListParams::default()).await.unwrap().items;
+            let own =
+                all.iter().filter(|it| it.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref()));
+            let mut numbers: Vec<i64> = own.map(|it| it.revision).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        eventually("the whole history", async || owned().await == [4, 7, 8]).await;
+        // A revision whose labels no longer match is released.
+        let change = json!({"metadata": {"labels": {"app": "debug"}}});
+        history.patch("former-1", &PatchParams::default(), &Patch::Strategic(&change)).await.unwrap();
+        sets.patch("agent", &PatchParams::default(), &Patch::Strategic(json!({"metadata": {"labels": {"a": "b"}}})))
+            .await
+            .unwrap();
+        eventually("the release", async || owned().await == [7, 8]).await;
+    };
+    world.run(install, until).await;
+}
+
 async fn nodes_for(world: &World) {
     let nodes: Api<Node> = Api::all(world.client());
     nodes.create(&PostParams::default(), &node("a", json!([]))).await.unwrap();

@@ -339,6 +339,22 @@ mod tests {
     use super::*;
     use berth_apimachinery::meta::GroupVersionKind;
 
+    /// `docs/kinds.md` names each kind once, with the part of Berth that acts on it, or the reason why
+    /// none does.
+    #[test]
+    fn every_built_in_kind_is_documented_once() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kinds.md");
+        let text = std::fs::read_to_string(page).expect("the page of kinds");
+        let cells = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+        let mut documented: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).filter(|it| *it != "kinds").collect();
+        documented.sort_unstable();
+        let mut kinds: Vec<&str> = ROWS.iter().map(|row| row.kind).collect();
+        kinds.sort_unstable();
+        // Events have two groups.
+        kinds.dedup();
+        assert_eq!(documented, kinds);
+    }
+
     #[test]
     fn every_built_in_kind_has_a_published_schema() {
         let document = berth_apimachinery::builtin::document();

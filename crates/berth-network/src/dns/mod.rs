@@ -8,4 +8,4 @@ mod zone;
 
 pub use zone::{Answer, TTL, Zone};
 
-pub(crate) use server::{Names, Sockets};
+pub(crate) use server::{Names, Outsiders, Sockets};

@@ -1,12 +1,14 @@
 //! The sockets of the name server.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_proto::op::{Message, Query, ResponseCode};
-use hickory_proto::rr::{Name, RecordType};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, RecordType};
+use ipnet::Ipv4Net;
 use parking_lot::RwLock;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -15,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use super::answer::{self, Parsed};
 use super::forward::{Transport, forward, write_framed};
 use super::zone::{Answer, Zone};
+use crate::plain::Loopback;
 use crate::resolvers;
 
 /// Maximum number of questions to process at the same time. More wait in the socket's buffer.
@@ -38,12 +41,40 @@ pub(crate) struct Names {
     pub(crate) zone: RwLock<Zone>,
     filled: watch::Sender<bool>,
     /// Address of this server. Questions must not be forwarded to it.
-    own: IpAddr,
+    own: Ipv4Addr,
+    outsiders: Option<Outsiders>,
+}
+
+/// Clients on this machine that are not pods of the cluster, if they reach Services at other
+/// addresses than pods do.
+pub(crate) struct Outsiders {
+    /// Range of pod addresses.
+    pub(crate) pods: Ipv4Net,
+    /// Range of cluster IPs.
+    pub(crate) services: Ipv4Net,
+    /// The addresses of Services for these clients.
+    pub(crate) loopback: Arc<Loopback>,
 }
 
 impl Names {
-    pub(crate) fn new(zone: Zone, own: IpAddr) -> Self {
-        Self { zone: RwLock::new(zone), filled: watch::Sender::new(false), own }
+    pub(crate) fn new(zone: Zone, own: Ipv4Addr, outsiders: Option<Outsiders>) -> Self {
+        Self { zone: RwLock::new(zone), filled: watch::Sender::new(false), own, outsiders }
+    }
+
+    /// Replaces cluster IPs in an answer with the addresses that the client can reach.
+    fn translate(&self, answer: &mut Answer, client: IpAddr) {
+        let Some(outsiders) = &self.outsiders else { return };
+        let is_pod = |client: Ipv4Addr| outsiders.pods.contains(&client) && client != self.own;
+        if matches!(client, IpAddr::V4(client) if is_pod(client)) {
+            return;
+        }
+        for record in answer.answers.iter_mut().chain(&mut answer.additionals) {
+            if let RData::A(A(address)) = &mut record.data
+                && outsiders.services.contains(&*address)
+            {
+                *address = outsiders.loopback.service(*address);
+            }
+        }
     }
 
     /// Marks the zone as complete. From then on, names that it does not contain do not exist.
@@ -57,11 +88,11 @@ impl Names {
 
     fn upstream(&self) -> Vec<IpAddr> {
         // Read again for each question, because a laptop moves between networks.
-        resolvers::of_host().into_iter().filter(|server| *server != self.own).collect()
+        resolvers::of_host().into_iter().filter(|server| *server != IpAddr::V4(self.own)).collect()
     }
 
     /// The answer to one message; `None` if the message gets no answer.
-    async fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn answer(&self, bytes: &[u8], transport: Transport, client: IpAddr) -> Option<Vec<u8>> {
         let encode = |question: Option<&Message>, answer: Message| match transport {
             Transport::Udp => answer::for_udp(question, answer),
             Transport::Tcp => answer::encode(&answer),
@@ -83,6 +114,7 @@ impl Names {
         }
         let mut found = self.lookup(query.name(), query.query_type()).unwrap_or(found);
         self.follow(&mut found, query.query_type()).await;
+        self.translate(&mut found, client);
         let authority = self.zone.read().authority();
         encode(Some(&message), answer::local(&message, found, authority))
     }
@@ -146,7 +178,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
         let (bytes, socket, names) = (buffer[..length].to_vec(), socket.clone(), names.clone());
         tasks.spawn(async move {
             let _permit = permit;
-            if let Some(answer) = names.answer(&bytes, Transport::Udp).await {
+            if let Some(answer) = names.answer(&bytes, Transport::Udp, client.ip()).await {
                 // If the client has not received the answer, it repeats the question.
                 let _ = socket.send_to(&answer, client).await;
             }
@@ -160,8 +192,8 @@ async fn serve_tcp(listener: TcpListener, names: Arc<Names>) {
     loop {
         while tasks.try_join_next().is_some() {}
         let permit = limit.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "the name server could not accept a connection");
                 tokio::time::sleep(PAUSE).await;
@@ -171,13 +203,13 @@ async fn serve_tcp(listener: TcpListener, names: Arc<Names>) {
         let names = names.clone();
         tasks.spawn(async move {
             let _permit = permit;
-            serve_stream(stream, &names).await;
+            serve_stream(stream, client.ip(), &names).await;
         });
     }
 }
 
 /// Answers the questions of one connection in order, until it is idle or closed.
-async fn serve_stream(mut stream: TcpStream, names: &Names) {
+async fn serve_stream(mut stream: TcpStream, client: IpAddr, names: &Names) {
     loop {
         let read = async {
             let length = usize::from(stream.read_u16().await?);
@@ -185,7 +217,7 @@ async fn serve_stream(mut stream: TcpStream, names: &Names) {
             stream.read_exact(&mut question).await.map(|_| question)
         };
         let Ok(Ok(question)) = tokio::time::timeout(IDLE, read).await else { return };
-        let Some(answer) = names.answer(&question, Transport::Tcp).await else { return };
+        let Some(answer) = names.answer(&question, Transport::Tcp, client).await else { return };
         match tokio::time::timeout(IDLE, write_framed(&mut stream, &answer)).await {
             Ok(Ok(())) => {}
             _ => return,

@@ -56,6 +56,11 @@ pub(crate) enum LinkError {
 }
 
 impl LinkError {
+    /// True if this process lacks a privilege.
+    fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     fn of(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Self {
         let what = what.into();
         // The library's error message repeats "netlink error message".
@@ -125,7 +130,10 @@ impl Links {
         let task = tokio::spawn(connection);
         let opened = async {
             let _turn = turn::take().await;
-            if let Err(error) = leftovers::remove(&handle, &bridge).await {
+            if let Err(error) = leftovers::remove(&handle, &bridge).await
+                // Without privileges, creating a bridge fails next, and the report has the reason.
+                && !error.is_forbidden()
+            {
                 // They occupy address ranges but have no other effect.
                 tracing::warn!(%error, "the pod networks of clusters that have ended are not all removed");
             }

@@ -20,6 +20,9 @@ pub(crate) trait Place {
     /// The address at which this machine serves a cluster IP, and to which clients; `None` if it
     /// cannot serve it.
     fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)>;
+    /// An additional address of a Service for clients on this machine; `None` if they reach it at
+    /// [`Place::service_address`].
+    fn machine_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr>;
     /// True if this machine may listen at an external address of a Service.
     fn has_external(&self, address: Ipv4Addr) -> bool;
     /// Addresses for node ports.
@@ -48,9 +51,10 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
                 all.push(Wanted { front, endpoints: endpoints.clone(), affinity: service.affinity });
             }
         };
-        let own = place.service_address(cluster_ip);
+        let own = place.service_address(cluster_ip).into_iter();
+        let own = own.chain(place.machine_address(cluster_ip).map(|address| (address, Clients::Machine)));
         let external = service.external.iter().copied().filter(|address| place.has_external(*address));
-        for (address, clients) in own.into_iter().chain(external.map(|address| (address, Clients::All))) {
+        for (address, clients) in own.chain(external.map(|address| (address, Clients::All))) {
             add(address, port.number, clients);
         }
         for (node_port, address) in
@@ -88,6 +92,9 @@ mod tests {
     impl Place for Machine {
         fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
             Some((cluster_ip, Clients::MachineFirst))
+        }
+        fn machine_address(&self, _: Ipv4Addr) -> Option<Ipv4Addr> {
+            None
         }
         fn has_external(&self, address: Ipv4Addr) -> bool {
             address.octets()[2] == 255

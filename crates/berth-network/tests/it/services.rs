@@ -22,7 +22,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::pods::{options, uid};
-use crate::space::{Space, isolated};
+use crate::space::{Space, ip, isolated};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -214,6 +214,39 @@ fn services_are_reached_by_name_from_pods_and_from_the_machine() {
 }
 
 #[test]
+fn other_machines_do_not_reach_node_ports() {
+    isolated("services::other_machines_do_not_reach_node_ports", node_port_from_another_machine(false));
+}
+
+#[test]
+fn other_machines_reach_exposed_node_ports() {
+    isolated("services::other_machines_reach_exposed_node_ports", node_port_from_another_machine(true));
+}
+
+async fn node_port_from_another_machine(expose_node_ports: bool) {
+    let other = Space::new();
+    ip(&format!("link add up0 type veth peer name eth0 netns {}", other.pid()));
+    ip("address add 192.0.2.1/24 dev up0");
+    ip("link set up0 up");
+    other.run(|| drop(ip("address add 192.0.2.2/24 dev eth0"))).await;
+    other.run(|| drop(ip("link set eth0 up"))).await;
+    let machine = Ipv4Addr::new(192, 0, 2, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { node_addresses: vec![machine], expose_node_ports, ..options(folder.path()) };
+    let world = World::new(options).await;
+    let (server, address) = world.pod("server", "web").await;
+    server.run(move || serve(address, "from server")).await;
+    let ports = json!([{"port": 80, "targetPort": 8080}]);
+    let spec = json!({"type": "NodePort", "selector": {"app": "web"}, "ports": ports});
+    let made = world.service("web", spec).await.spec.unwrap();
+    let node_port = u16::try_from(made.ports.unwrap()[0].node_port.unwrap()).unwrap();
+    let target = (IpAddr::from(machine), node_port);
+    eventually("an answer to the machine", async || on_machine(move || ask(target)).await.ok()).await;
+    let answer = other.run(move || ask(target)).await;
+    assert_eq!(answer.is_ok_and(|text| text == "from server"), expose_node_ports);
+}
+
+#[test]
 fn endpoints_are_used_in_turn_and_simulated_ones_refuse() {
     isolated("services::endpoints_are_used_in_turn_and_simulated_ones_refuse", async {
         let folder = tempfile::tempdir().unwrap();
@@ -306,6 +339,20 @@ fn pods_of_two_clusters_reach_the_services_of_their_own() {
             assert_eq!(answer, *text);
         }
         assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
+        // Pods on the machine's network find the Services of their own cluster by variables and names.
+        for (world, client, _, text) in &clusters {
+            let address = world.network.address_of_service_on_host(Ipv4Addr::new(10, 96, 0, 9));
+            assert_eq!(address.is_loopback(), *text == "the second", "{address}");
+            assert_eq!(on_machine(move || ask((address.into(), 80))).await.unwrap(), *text);
+            let gateway = world.gateway;
+            let name = "web.default.svc.cluster.local.";
+            let resolved = on_machine(move || resolve(gateway, name)).await.expect("an answer").1;
+            assert_eq!(resolved, [address.to_string()], "{text}");
+            let resolved = client.run(move || resolve(gateway, name)).await.expect("an answer").1;
+            assert_eq!(resolved, ["10.96.0.9"], "{text}");
+            let api_server = world.network.api_server_on_host(Ipv4Addr::new(10, 96, 0, 1));
+            assert_eq!(api_server.ip().is_loopback(), *text == "the second", "{api_server}");
+        }
         // A restart of the first cluster does not change that.
         let again = Network::open(options(one.path())).await.unwrap().1;
         assert!(!again.limits.iter().any(|limit| limit.starts_with("cluster IPs")), "{again}");

@@ -60,8 +60,8 @@ pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     // Identifies the processes of the pod if no other mark does.
     program.env.push(("BERTH_POD".to_owned(), entry.cookie.clone()));
     rules.write.push(root);
-    rules.write.extend(["/dev", "/proc", "/sys"].map(PathBuf::from));
-    rules.read.extend(readable(&entry.hidden));
+    rules.write.extend(["/dev", "/proc", "/sys"].iter().flat_map(|path| without(Path::new(path), &entry.hidden)));
+    rules.read.extend(without(Path::new("/"), &entry.hidden));
     program.landlock = Some(rules);
     Ok(program)
 }
@@ -143,24 +143,24 @@ fn make_folders(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|error| at("create", path, error))
 }
 
-/// All readable paths: the host's files without the hidden folders. Landlock only supports allowed
-/// paths, so the result lists the siblings of each parent of a hidden folder.
-fn readable(hidden: &[PathBuf]) -> Vec<PathBuf> {
+/// A folder without the hidden folders in it. Landlock only supports allowed paths, so the result
+/// lists the entries of each folder that contains a hidden one. Files that are created there later
+/// are not allowed. Links are not listed, because they may lead to a folder that contains a hidden
+/// one; a process may follow them to allowed files.
+fn without(folder: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut open = vec![PathBuf::from("/")];
-    while let Some(folder) = open.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if hidden.contains(&path) {
-                continue;
-            }
-            if hidden.iter().any(|hidden| hidden.starts_with(&path)) {
-                open.push(path);
-            } else {
-                found.push(path);
-            }
+    let mut open = vec![folder.to_owned()];
+    while let Some(path) = open.pop() {
+        if hidden.contains(&path) {
+            continue;
         }
+        if !hidden.iter().any(|hidden| hidden.starts_with(&path)) {
+            found.push(path);
+            continue;
+        }
+        let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+        let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
+        open.extend(entries.map(|entry| entry.path()));
     }
     found
 }
@@ -187,9 +187,12 @@ mod tests {
         let path = std::fs::canonicalize(folder.path()).unwrap();
         std::fs::create_dir_all(path.join("hidden/inside")).unwrap();
         std::fs::create_dir(path.join("sibling")).unwrap();
-        let found = readable(&[path.join("hidden")]);
+        symlink(&path, path.join("link")).unwrap();
+        let found = without(Path::new("/"), &[path.join("hidden")]);
         assert!(found.contains(&path.join("sibling")));
         assert!(!found.iter().any(|other| path.join("hidden").starts_with(other)));
         assert!(found.contains(&PathBuf::from("/usr")));
+        assert_eq!(without(&path, &[path.join("hidden")]), [path.join("sibling")]);
+        assert_eq!(without(&path, &[PathBuf::from("/elsewhere")]), [path]);
     }
 }

@@ -18,7 +18,7 @@ use crate::cgroup::Group;
 use crate::options::Level;
 
 /// Content of `pod.json`: the information that a supervisor needs to serve a pod.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Launch {
     pub config: SandboxConfig,

@@ -28,7 +28,7 @@ use rustix::fs::FlockOperation;
 use crate::folder::NodeFolder;
 use crate::isolation::{self, Found};
 use crate::options::{Isolation, Options};
-use crate::protocol::{Launch, Reply, Request};
+use crate::protocol::{Reply, Request};
 use crate::tree;
 use changes::Changes;
 use pod::Pod;
@@ -116,10 +116,8 @@ impl Node {
         for entry in entries.flatten() {
             let Some(uid) = entry.file_name().to_str().map(|name| PodUid(name.to_owned())) else { continue };
             let Ok(folder) = self.folder.pod(&uid) else { continue };
-            let launch = std::fs::read(folder.launch()).ok();
-            let launch = launch.and_then(|bytes| serde_json::from_slice::<Launch>(&bytes).ok());
-            let Some(launch) = launch else {
-                // The former process ended before it had written the file, so it started nothing.
+            let Some(launch) = sandbox::launch_of(&folder) else {
+                // The former process ended before it had started anything.
                 tracing::warn!(pod = %uid, "removing the folder of a pod that was never started");
                 if let Some(hierarchies) = &self.found.hierarchies
                     && let Err(error) = hierarchies.pod(&uid.0).remove()

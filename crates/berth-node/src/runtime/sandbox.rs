@@ -215,19 +215,27 @@ fn prepare(folder: &PodFolder, launch: &Launch) -> Result<()> {
     if let Some(group) = &launch.group {
         group.create().and_then(|()| group.limit(&launch.config.limits, Some(launch.pids_max))).map_err(failed)?;
     }
-    write_durably(&folder.launch(), &serde_json::to_vec(launch).map_err(|error| failed(error.into()))?).map_err(failed)
+    replace(&folder.launch(), &serde_json::to_vec(launch).map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-/// Replaces a file. After a crash, it has either the old or the new content.
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Replaces a file. If this process is killed, the file has either the old or the new content. A
+/// crash of the machine may lose it: see [`launch_of`].
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     io::Write::write_all(&mut file, bytes)?;
-    file.sync_data()?;
-    // The names of new files become durable with the first record of a start, which is synced
-    // later.
     std::fs::rename(&temporary, path)
+}
+
+/// The launch configuration of a pod, from `pod.json` or else from the journal, which is synced
+/// before a program runs. `None` if nothing of the pod has ever been started.
+pub(super) fn launch_of(folder: &PodFolder) -> Option<Launch> {
+    let written = std::fs::read(folder.launch()).ok();
+    written.and_then(|bytes| serde_json::from_slice(&bytes).ok()).or_else(|| {
+        let records = crate::journal::read(&folder.journal()).unwrap_or_default();
+        crate::journal::launch(&records).cloned()
+    })
 }
 
 /// Moves a pod's folder to the trash and removes it. If that fails, it is removed at the next

@@ -18,12 +18,14 @@ mod serve;
 mod setup;
 mod spawn;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use berth_pod_runtime::SandboxConfig;
 use rustix::fs::FlockOperation;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,6 +95,10 @@ fn run(folder: &Path) -> Result<(), String> {
     let records = crate::journal::read(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let process = ProcessId::of(setup::host_pid()).ok_or("this process is not in /proc")?;
     journal.append_unsynced(&Record::Supervisor { process, at: now() }).map_err(|error| failed("journal", &error))?;
+    // The contents of volumes are large and may be secret. A new sandbox gets them from the API.
+    let config = SandboxConfig { volumes: BTreeMap::new(), ..launch.config.clone() };
+    let recorded = Record::Launch { launch: Box::new(Launch { config, ..launch.clone() }) };
+    journal.append_unsynced(&recorded).map_err(|error| failed("journal", &error))?;
     let pod = Rc::new(pod::Pod::new(folder, launch, init, journal, &records));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("runtime", &error))?;

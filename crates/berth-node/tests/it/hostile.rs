@@ -113,6 +113,38 @@ async fn a_command_in_a_hostile_container_cannot_change_the_executable() {
     assert!(std::fs::read(helper).unwrap() == before, "the executable was changed");
 }
 
+/// At the plain level, Landlock protects Berth's files, also if they are in a folder that pods may
+/// otherwise write to.
+#[tokio::test]
+async fn at_the_plain_level_a_pod_writes_to_no_file_of_berth_or_of_another_pod() {
+    for folder in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")] {
+        let Ok(folder) = folder else { continue };
+        let Some(node) = Node::open_in(Level::Plain, std::sync::Arc::new(folder)).await else { return };
+        let victim = node.sandbox_with(data_on_disk).await;
+        let id = node.start_with(&victim, "echo up; sleep 1000", with_data).await.unwrap().id;
+        node.wait_for_log(&id, "up").await;
+        let pod = node.pod_folder(&victim);
+        let script = format!(
+            "for file in journal pod.json logs/main_0.log volumes/data/new; do \
+             (echo x >> {pod}/$file) 2>/dev/null && echo WRITTEN $file; done; \
+             cat {pod}/pod.json 2>/dev/null && echo READ; echo own > $TMPDIR/file && echo end",
+            pod = pod.display()
+        );
+        let (_, log) = node.run(&script).await;
+        if log.contains("WRITTEN") && !has_landlock() {
+            return berth_testing::skip("the kernel has no Landlock");
+        }
+        assert_eq!(log, "end\n", "{}", pod.display());
+    }
+}
+
+/// True if the kernel restricts files by Landlock.
+fn has_landlock() -> bool {
+    let modules = std::fs::read_to_string("/sys/kernel/security/lsm");
+    // The list may not be mounted. Then only kernels before 5.13 certainly have no Landlock.
+    modules.map_or(true, |modules| modules.split(',').any(|name| name.trim() == "landlock"))
+}
+
 #[tokio::test]
 async fn a_huge_log_is_bounded_and_its_end_is_kept() {
     for level in LEVELS {

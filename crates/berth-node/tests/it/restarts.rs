@@ -103,6 +103,37 @@ async fn a_folder_that_was_never_completed_is_removed() {
     assert!(!node.pod_folder(&half).exists());
 }
 
+/// A crash of the machine may lose `pod.json`, or leave it empty, because only the journal is synced.
+#[tokio::test]
+async fn a_pod_whose_configuration_a_crash_of_the_machine_lost_does_not_start_twice() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let mut pods = Vec::new();
+        for is_removed in [false, true] {
+            let pod = node.sandbox().await;
+            let id = node.start(&pod, "echo up; exec sleep 86395").await;
+            node.wait_for_log(&id, "up").await;
+            let supervisor = node.supervisor(&pod);
+            kill(supervisor);
+            until(|| !is_alive(supervisor)).await;
+            let file = node.pod_folder(&pod).join("pod.json");
+            if is_removed {
+                std::fs::remove_file(file).unwrap()
+            } else {
+                std::fs::write(file, "").unwrap()
+            }
+            pods.push((pod, id));
+        }
+        let node = node.reopen().await;
+        for (pod, id) in pods {
+            let state = node.runtime.pod(&pod).expect("the pod is known");
+            assert!(!state.is_ready && !state.name.is_empty(), "{state:?}");
+            assert!(matches!(node.container_state(&id), Some(ContainerState::Unknown { .. })), "{level}");
+        }
+        until(|| processes_with("sleep\086395").is_empty()).await;
+    }
+}
+
 /// A pod network that cannot connect pods while it is broken.
 #[derive(Default)]
 struct Network {

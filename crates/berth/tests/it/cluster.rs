@@ -50,6 +50,14 @@ impl Cluster {
         Self::start("up", home, &["--ephemeral"], arguments)
     }
 
+    /// Starts a cluster that keeps nothing on disk, in a control group.
+    pub fn in_group(group: &Path, arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec \"$@\""]).arg(group).arg(env!("CARGO_BIN_EXE_berth"));
+        Self::start_by(shell, "up", home, &["--ephemeral"], arguments)
+    }
+
     /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are in
     /// the folder of the administrator's.
     pub fn apiserver(arguments: &[&str]) -> Self {
@@ -70,8 +78,19 @@ impl Cluster {
     }
 
     fn start(command: &str, home: tempfile::TempDir, storage: &[&str], arguments: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_berth")), command, home, storage, arguments)
+    }
+
+    /// Starts `berth` by a program to whose arguments those of `berth` are added.
+    fn start_by(
+        mut program: Command,
+        command: &str,
+        home: tempfile::TempDir,
+        storage: &[&str],
+        arguments: &[&str],
+    ) -> Self {
         let kubeconfig = home.path().join("kubeconfig");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
+        let mut process = program
             .args([command, "--listen", "127.0.0.1:0", "--kubeconfig"])
             .arg(&kubeconfig)
             .args(storage)

@@ -17,6 +17,7 @@ mod install;
 mod killed_leaders;
 mod kubectl;
 mod kubeflow;
+mod memory;
 mod mlbatch;
 mod outage;
 mod process;

@@ -46,7 +46,10 @@ impl Node {
 
     /// The input for resolving the values of a pod's spec.
     pub fn context<'a>(&'a self, pod: &'a Pod, status: &'a PodStatus, allocatable: &'a Amounts) -> Context<'a> {
-        Context { pod, status, objects: &self.objects, allocatable, services: self.options.services.as_ref() }
+        let is_on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
+        let options = &self.options;
+        let services = if is_on_host { &options.services_on_host } else { &options.services };
+        Context { pod, status, objects: &self.objects, allocatable, services: services.as_ref() }
     }
 
     /// Records an event about a pod.

@@ -104,7 +104,8 @@ impl Reconciler for Controller {
         let live = pods.iter().filter_map(|pod| pod.labels().get(HASH)).map(|hash| revision_name(set.as_ref(), hash));
         let wanted =
             Wanted { template: &spec.template, hash: &hash, hash_label: HASH, limit: spec.revision_history_limit };
-        let history = history(set.as_ref(), &wanted, &self.revisions.of(set.as_ref()), &live.collect());
+        let known = self.revisions.of(set.as_ref(), &selector).await?;
+        let history = history(set.as_ref(), &wanted, &known, &live.collect());
         self.revisions.record(set.as_ref(), &history).await?;
         let uid = set.uid().unwrap_or_default();
         let backoff = self.backoff.lock().get(&uid).cloned().unwrap_or_default();
