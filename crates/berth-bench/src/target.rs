@@ -292,10 +292,8 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         token_key: None,
         audit: None,
         front_proxy: None,
-        node_health: Default::default(),
         controllers_elsewhere: false,
         bare: false,
-        training_webhooks: true,
     })
     .await?)
 }

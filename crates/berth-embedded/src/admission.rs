@@ -9,7 +9,6 @@ use std::sync::Arc;
 use berth_api::berth::NodeHealthConfiguration;
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
-use berth_api::kueue::labels::{MANAGED, POD_SET};
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::status::Status;
@@ -23,12 +22,13 @@ use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
 use berth_operators::appwrapper::admission::{self as app_wrappers, Creator, Verdict};
 use berth_operators::appwrapper::config::AppWrapperConfiguration;
+use berth_operators::health::avoid_unhealthy_nodes;
 use berth_operators::leader_worker_set::webhook as leader_worker_set;
 use berth_operators::trainer::constants::GROUP as TRAINER;
 use berth_operators::trainer::webhook as trainer;
 use berth_operators::training::validate as training;
 use berth_runtime::Clock;
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -333,15 +333,7 @@ impl AdmissionPlugin for NodeHealthWebhook {
             return Ok(());
         }
         let Some(object) = &mut request.object else { return Ok(()) };
-        let labels = &object["metadata"]["labels"];
-        if labels[POD_SET].is_null() && labels[MANAGED] != "true" {
-            return Ok(());
-        }
-        // The schema was checked before. A spec that is no PodSpec is rejected by its validation.
-        let Ok(spec) = PodSpec::deserialize(&object["spec"]) else { return Ok(()) };
-        if let Some(affinity) = berth_operators::health::affinity(&spec, &self.0) {
-            object["spec"]["affinity"] = json!(affinity);
-        }
+        avoid_unhealthy_nodes(object, &self.0);
         Ok(())
     }
 }

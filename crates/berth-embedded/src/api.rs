@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use berth_api::berth::NodeHealthConfiguration;
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
@@ -59,7 +58,8 @@ pub struct ApiOptions {
     pub storage: Storage,
     /// Configuration of the queueing controllers, which admission depends on.
     pub controllers: berth_controllers::Config,
-    /// Operators of other projects, whose admission and metrics the server has.
+    /// Operators of other projects, whose admission and metrics the server has, and the reaction to
+    /// unhealthy nodes.
     pub operators: berth_operators::Options,
     /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,
@@ -69,16 +69,12 @@ pub struct ApiOptions {
     pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// Reaction to unhealthy nodes: pods of queued jobs avoid them.
-    pub node_health: Arc<NodeHealthConfiguration>,
     /// True if the controllers run in another process, which serves their API groups as an
     /// aggregated API server.
     pub controllers_elsewhere: bool,
     /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
     /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
-    /// True if training jobs are validated as by the webhooks of Kubeflow's training operator.
-    pub training_webhooks: bool,
 }
 
 /// An API server with Berth's kinds, roles and admission. Cheap to clone.
@@ -115,10 +111,14 @@ impl Apiserver {
         }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
-        config.admission.push(Arc::new(LeaderWorkerSetWebhook));
-        config.admission.push(Arc::new(TrainerWebhook(options.clock.clone())));
-        config.admission.push(Arc::new(NodeHealthWebhook(options.node_health)));
-        if options.training_webhooks {
+        if options.operators.leader_worker_sets {
+            config.admission.push(Arc::new(LeaderWorkerSetWebhook));
+        }
+        if options.operators.trainer {
+            config.admission.push(Arc::new(TrainerWebhook(options.clock.clone())));
+        }
+        config.admission.push(Arc::new(NodeHealthWebhook(options.operators.node_health.clone())));
+        if options.operators.training {
             config.admission.push(Arc::new(TrainingWebhook));
         }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();

@@ -221,10 +221,8 @@ impl Embedded {
             token_key: options.token_key,
             audit: options.audit,
             front_proxy: options.front_proxy,
-            node_health: operators.node_health.clone(),
             controllers_elsewhere: false,
             bare: false,
-            training_webhooks: cluster.operators.training,
             pod_security: options.pod_security,
         })
         .await?;
@@ -307,9 +305,11 @@ impl Embedded {
         self.autopilot.clone()
     }
 
-    /// A client with all permissions whose objects have no `managedFields`.
+    /// A client with all permissions whose objects have no `managedFields`, and whose watches last
+    /// for a day.
     pub fn observer(&self) -> Client {
-        Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT).lean(), "default")
+        let connection = self.server.in_process(UserInfo::master("berth:admin"));
+        Client::new(connection.agent(AGENT).lean().long_watches(), "default")
     }
 
     /// A client with all permissions.

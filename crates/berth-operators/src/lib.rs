@@ -45,6 +45,8 @@ pub struct Options {
     pub mpi: bool,
     /// Scheduler that starts all pods of a training or MPI job together.
     pub gang_scheduler: Option<String>,
+    /// Counts the jobs of all training and MPI operators with these options.
+    pub job_metrics: training::metrics::JobMetrics,
 }
 
 impl From<&OperatorConfiguration> for Options {
@@ -58,6 +60,7 @@ impl From<&OperatorConfiguration> for Options {
             training: configuration.training,
             mpi: configuration.mpi,
             gang_scheduler: Some(configuration.gang_scheduler_name.clone()).filter(|name| !name.is_empty()),
+            job_metrics: training::metrics::JobMetrics::default(),
             node_health: Arc::new(configuration.node_health().clone()),
             slack_queue: configuration.slack_queue_name().to_owned(),
             autopilot: autopilot::Options {
@@ -78,7 +81,8 @@ impl Options {
     /// The metrics of the operators that are installed with these options or a clone of them, in the
     /// Prometheus text format.
     pub fn metrics(&self) -> String {
-        self.app_wrappers.as_ref().map(|options| options.transitions.text()).unwrap_or_default()
+        let of_wrappers = self.app_wrappers.as_ref().map(|options| options.transitions.text()).unwrap_or_default();
+        of_wrappers + &self.job_metrics.text()
     }
 }
 
@@ -100,10 +104,10 @@ pub fn install(manager: &mut Manager, options: Options) {
     health::monitor::install(manager, options.node_health.clone());
     slack_queue::install(manager, options.node_health.clone(), &options.slack_queue);
     if options.training {
-        training::install(manager, options.gang_scheduler.as_deref());
+        training::install(manager, options.gang_scheduler.as_deref(), &options.job_metrics);
     }
     if options.mpi {
-        mpi::install(manager, options.gang_scheduler.as_deref());
+        mpi::install(manager, options.gang_scheduler.as_deref(), &options.job_metrics);
     }
     unattended::install(manager, &options);
 }

@@ -60,10 +60,8 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
-        node_health: Default::default(),
         controllers_elsewhere: true,
         bare: options.bare,
-        training_webhooks: cluster.operators.training,
     })
     .await?;
     // The logs of simulated containers are computed from their pods, so the server needs no other

@@ -25,12 +25,13 @@ pub struct NodeHealthOptions {
     /// ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away.
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
-    /// File with the labels, taints and states that make a node unhealthy: the fields of section
-    /// autopilot of AppWrapper's configuration. Default: Autopilot's labels, cordons, and
-    /// nodes that do not report. Without this option and --slack-queue, the health of nodes has no
-    /// effect on quotas.
-    #[arg(long, value_name = "FILE")]
-    node_health: Option<PathBuf>,
+    /// React to unhealthy nodes: new pods of queued jobs avoid them, running pods leave them, and
+    /// queues report the quota that they lack. FILE has the labels, taints and states that make a
+    /// node unhealthy: the fields of section autopilot of AppWrapper's configuration. Default:
+    /// Autopilot's labels, cordons, and nodes that do not report. With --slack-queue, this option is
+    /// on.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    node_health: Option<Option<PathBuf>>,
 }
 
 /// The reaction of the queueing controllers to unhealthy nodes.
@@ -52,7 +53,7 @@ impl NodeHealthOptions {
         if slack_queue.is_none() && self.node_health.is_none() {
             return Ok(None);
         }
-        let configuration = match &self.node_health {
+        let configuration = match self.node_health.as_ref().and_then(Option::as_ref) {
             Some(file) => NodeHealthConfiguration::from_value(process::read(file)?)
                 .map_err(|error| anyhow!("{}: {error}", file.display()))?,
             None => wrappers.map(|wrappers| wrappers.autopilot.clone()).unwrap_or_default(),
@@ -63,8 +64,14 @@ impl NodeHealthOptions {
 }
 
 impl NodeHealth {
+    /// What makes a node unhealthy.
+    pub fn configuration(&self) -> Arc<NodeHealthConfiguration> {
+        self.configuration.clone()
+    }
+
     /// Adds the controllers to the manager.
     pub fn install(&self, manager: &mut Manager) {
+        berth_operators::health::monitor::install(manager, self.configuration.clone());
         berth_operators::slack_queue::install(manager, self.configuration.clone(), &self.slack_queue);
     }
 }

@@ -115,12 +115,17 @@ impl OperatorConfiguration {
         }
     }
 
-    fn problems(&self, path: &str) -> Vec<Problem> {
+    fn problems(&self, path: &str, scheduler: &SchedulerConfiguration) -> Vec<Problem> {
         let mut problems = self.autopilot.problems(&join(path, "autopilot"));
         problems.extend(self.app_wrapper_configuration.problems(&join(path, "appWrapperConfiguration")));
-        if self.gang_scheduler_name == "volcano" {
-            let message = "\"volcano\" is not served by this cluster: expected a scheduler that knows PodGroups of \
-                           scheduling.x-k8s.io, or nothing";
+        let name = &self.gang_scheduler_name;
+        let known: Vec<&str> = scheduler.of_pod_groups().collect();
+        if !name.is_empty() && !known.contains(&name.as_str()) {
+            let known = if known.is_empty() { "none has one".to_owned() } else { known.join(", ") };
+            let message = format!(
+                "{name:?} is not a scheduler of this cluster that starts PodGroups of scheduling.x-k8s.io: expected a \
+                 name from scheduler.profiles with plugin Coscheduling or ClusterTopologyPlacementGroup ({known})"
+            );
             problems.push(Problem::new(join(path, "gangSchedulerName"), message));
         }
         problems
@@ -666,7 +671,7 @@ impl ClusterConfiguration {
         }
         problems.extend(self.scheduler.problems(&at("scheduler")));
         problems.extend(self.images.problems(&at("images")));
-        problems.extend(self.operators.problems(&at("operators")));
+        problems.extend(self.operators.problems(&at("operators"), &self.scheduler));
         // Provisioning classes: known, and each listed once.
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
@@ -766,6 +771,25 @@ mod tests {
         let mut pool = json!({ "name": "a", "machineType": "e2-standard-4" });
         pool.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         pool
+    }
+
+    #[test]
+    fn the_gang_scheduler_is_one_that_starts_pod_groups() {
+        let spec = |name: &str, profiles: Value| json!({ "operators": { "gangSchedulerName": name }, "scheduler": { "profiles": profiles } });
+        let gangs = json!([{ "schedulerName": "gangs", "pluginConfig": [{ "name": "Coscheduling", "args": {} }] }]);
+        let packs = json!([{ "schedulerName": "packs" }]);
+        let accepted = |spec: Value| ClusterConfiguration::from_value(spec).is_ok();
+        assert!(accepted(spec("gangs", gangs.clone())) && accepted(spec("", packs.clone())));
+        assert!(accepted(json!({ "operators": { "gangSchedulerName": "sakkara-scheduler" } })), "a default profile");
+        let expected = |name: &str, known: &str| {
+            format!(
+                "operators.gangSchedulerName: {name:?} is not a scheduler of this cluster that starts PodGroups of \
+                 scheduling.x-k8s.io: expected a name from scheduler.profiles with plugin Coscheduling or \
+                 ClusterTopologyPlacementGroup ({known})"
+            )
+        };
+        assert_eq!(problems(spec("volcano", gangs)), [expected("volcano", "gangs")]);
+        assert_eq!(problems(spec("packs", packs)), [expected("packs", "none has one")]);
     }
 
     #[test]

@@ -226,6 +226,12 @@ impl SchedulerProfile {
 }
 
 impl SchedulerConfiguration {
+    /// Names of the schedulers that start the pods of a PodGroup together.
+    pub fn of_pod_groups(&self) -> impl Iterator<Item = &str> {
+        let gangs = |it: &&SchedulerProfile| it.coscheduling().is_some() || it.placement_group().is_some();
+        self.profiles.iter().filter(gangs).map(|profile| profile.scheduler_name.as_str())
+    }
+
     /// Errors of the section at `path`.
     pub(super) fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();

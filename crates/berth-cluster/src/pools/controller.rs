@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::faults::FaultPlan;
+use super::faults::{Draws, FaultPlan};
 use super::plan::{PoolPlan, plan};
 use super::supply::{TERMINATION_TAINT, announced_end};
 use super::template::{POOL_LABEL, conditions, resources_with_accelerators, taints};
@@ -39,6 +39,7 @@ pub fn install(manager: &mut Manager, site: Site) {
         clock: manager.clock(),
         recorder: manager.recorder("node-pools"),
         site,
+        draws: Draws::default(),
     };
     manager
         .controller("node-pools")
@@ -56,6 +57,8 @@ struct PoolReconciler {
     clock: Clock,
     recorder: Recorder,
     site: Site,
+    /// The random faults of the nodes.
+    draws: Draws,
 }
 
 impl Reconciler for PoolReconciler {
@@ -86,7 +89,7 @@ impl Reconciler for PoolReconciler {
                 pod_counts.insert(name, count);
             }
         }
-        let plan = plan(&pool, &nodes, &pod_counts, &self.site, now);
+        let plan = plan(&pool, &nodes, &pod_counts, &self.site, &self.draws, now);
         self.carry_out(&pool, &nodes, &plan).await?;
         Ok(plan.due.map_or(Action::Wait, |due| Action::After(self.clock.until(due))))
     }
@@ -296,6 +299,7 @@ impl PoolReconciler {
     }
 
     async fn delete(&self, node: &Node) -> Result<(), Error> {
+        self.draws.forget(&node.name_any());
         let api: Api<Node> = Api::all(self.client.clone());
         match api.delete(&node.name_any(), &DeleteParams::default()).await {
             Ok(either) => {

@@ -4,13 +4,16 @@
 //! Every fault happens once in each interval of its `every`, at a time that is drawn for the node
 //! and the interval.
 
+use std::collections::BTreeMap;
+
 use berth_api::berth::{
-    FAULTS_ANNOTATION, GPU_HEALTH_LABEL, NodeFaults, NodePool, RANDOM_FAULTS_ANNOTATION, RandomFault,
+    FAULTS_ANNOTATION, GPU_HEALTH_LABEL, NodeFaults, NodePool, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults,
 };
 use berth_apimachinery::well_known::UNREACHABLE;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::plan::{has_taint, is_ready};
@@ -38,12 +41,49 @@ pub struct FaultPlan {
     pub due: Option<Timestamp>,
 }
 
+/// The random faults that were drawn for each node. They hold until the next one starts or ends, and
+/// a pool is planned much more often.
+#[derive(Debug, Default)]
+pub struct Draws(Mutex<BTreeMap<String, Drawn>>);
+
+/// The random faults of a node in a period.
+#[derive(Debug)]
+struct Drawn {
+    spec: RandomFaults,
+    from: Timestamp,
+    due: Timestamp,
+    faults: NodeFaults,
+}
+
+impl Draws {
+    /// As [`random`].
+    fn random(&self, pool: &NodePool, node: &Node, site: &Site, now: Timestamp) -> (NodeFaults, Option<Timestamp>) {
+        let Some(spec) = &pool.spec.faults else { return (NodeFaults::default(), None) };
+        let name = node.name_any();
+        let mut draws = self.0.lock();
+        if let Some(known) = draws.get(&name).filter(|it| it.spec == *spec && (it.from..it.due).contains(&now)) {
+            return (known.faults.clone(), Some(known.due));
+        }
+        let (faults, due) = random(pool, node, site, now);
+        match due {
+            Some(due) => drop(draws.insert(name, Drawn { spec: spec.clone(), from: now, due, faults: faults.clone() })),
+            None => drop(draws.remove(&name)),
+        }
+        (faults, due)
+    }
+
+    /// Forgets a node that was deleted.
+    pub fn forget(&self, node: &str) {
+        self.0.lock().remove(node);
+    }
+}
+
 /// Plans the faults of a node of the pool.
-pub fn plan(pool: &NodePool, node: &Node, site: &Site, now: Timestamp) -> FaultPlan {
+pub fn plan(pool: &NodePool, node: &Node, site: &Site, draws: &Draws, now: Timestamp) -> FaultPlan {
     if pool.spec.faults.is_none() && !is_annotated(node) && !went_silent(node) {
         return FaultPlan::default();
     }
-    let (random, due) = random(pool, node, site, now);
+    let (random, due) = draws.random(pool, node, site, now);
     let mut plan = FaultPlan { due, ..FaultPlan::default() };
     let known = node.annotations().get(RANDOM_FAULTS_ANNOTATION);
     let text = serde_json::to_string(&random).unwrap_or_default();
@@ -191,9 +231,11 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+
+    fn plan(pool: &NodePool, node: &Node, site: &Site, now: Timestamp) -> FaultPlan {
+        super::plan(pool, node, site, &Draws::default(), now)
+    }
 
     fn pool(faults: Value) -> NodePool {
         let spec = json!({ "machineType": "a3-highgpu-8g", "maxNodes": 10, "faults": faults });
@@ -253,6 +295,22 @@ mod tests {
             .map(|kind| (kind, first.iter().filter(|text| text.contains(kind)).count()))
             .collect();
         assert!(kinds.values().filter(|count| **count > 0).count() >= 3, "{kinds:?}");
+    }
+
+    #[test]
+    fn remembered_draws_equal_new_ones() {
+        let spec = |seed: u64| pool(json!({ "gpu": { "every": "10h", "duration": "2h" }, "seed": seed }));
+        let (draws, site) = (Draws::default(), Site::default());
+        for pool in [spec(1), spec(2)] {
+            for minute in (0..3000).chain(0..10) {
+                for name in ["a", "b"] {
+                    let node = node(&pool, name);
+                    let expected = random(&pool, &node, &site, at(minute));
+                    assert_eq!(draws.random(&pool, &node, &site, at(minute)), expected, "{name} at minute {minute}");
+                }
+            }
+        }
+        assert_eq!(draws.random(&pool(json!(null)), &node(&spec(1), "a"), &site, at(0)), (NodeFaults::default(), None));
     }
 
     #[test]

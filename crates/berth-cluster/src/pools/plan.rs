@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 
 use super::billing::billed;
-use super::faults::{self, FaultPlan};
+use super::faults::{self, Draws, FaultPlan};
 use super::supply;
 use super::template::{
     NodeTimes, SIMULATED_TAINT, label_for_request, node, resources_with_accelerators, simulated_taint,
@@ -60,12 +60,13 @@ pub struct PoolPlan {
 }
 
 /// Plans one pool. `nodes` are its nodes. `pod_counts` has the number of unfinished pods of each
-/// node, for the choice of nodes to remove.
+/// node, for the choice of nodes to remove. `draws` remembers random faults.
 pub fn plan(
     pool: &NodePool,
     nodes: &[Arc<Node>],
     pod_counts: &BTreeMap<String, usize>,
     site: &Site,
+    draws: &Draws,
     now: Timestamp,
 ) -> PoolPlan {
     let status = pool.status.clone().unwrap_or_default();
@@ -77,7 +78,7 @@ pub fn plan(
     draft.end_machines();
     draft.order_and_remove(pod_counts);
     draft.register();
-    draft.finish_nodes();
+    draft.finish_nodes(draws);
     draft.close()
 }
 
@@ -137,7 +138,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Nodes become ready, and show their accelerators, when their delays are over.
-    fn finish_nodes(&mut self) {
+    fn finish_nodes(&mut self, draws: &Draws) {
         let (_, complete) = resources_with_accelerators(self.pool);
         let is_complete = |node: &Node| {
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -158,7 +159,7 @@ impl<'a> Draft<'a> {
                 }
             }
             if !is_starting(existing) {
-                let fault = faults::plan(self.pool, existing, self.site, now);
+                let fault = faults::plan(self.pool, existing, self.site, draws, now);
                 due.extend(fault.due);
                 let changes = fault.metadata.is_some() || fault.silent.is_some() || fault.problem.is_some();
                 plan.faults.extend(changes.then(|| (existing.name_any(), fault)));
@@ -276,6 +277,16 @@ mod tests {
     use berth_api::berth::{LocationPolicy, NodePoolSpec, PoolRuntime, ResizeRequest};
 
     use super::*;
+
+    fn plan(
+        pool: &NodePool,
+        nodes: &[Arc<Node>],
+        pod_counts: &BTreeMap<String, usize>,
+        site: &Site,
+        now: Timestamp,
+    ) -> PoolPlan {
+        super::plan(pool, nodes, pod_counts, site, &Draws::default(), now)
+    }
 
     fn site() -> Site {
         Site {

@@ -34,7 +34,7 @@ fn slice(spec: Value) -> NodePool {
 }
 
 fn planned(pool: &NodePool, nodes: &[Arc<Node>], now: Timestamp) -> PoolPlan {
-    plan(pool, nodes, &BTreeMap::new(), &Site::default(), now)
+    plan(pool, nodes, &BTreeMap::new(), &Site::default(), &Draws::default(), now)
 }
 
 /// Ready nodes that were created at the given times.

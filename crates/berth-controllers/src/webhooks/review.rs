@@ -17,9 +17,23 @@ pub enum Stage {
     Validate,
 }
 
+/// A further change of objects that the webhooks default.
+pub type Also<'a> = &'a dyn Fn(Request<'_>, &mut Value);
+
 /// Responds to an AdmissionReview. An error is the message of a 400 response: the body is not a
 /// valid review.
 pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Lookup<'_>) -> Result<Value, String> {
+    admission_also(webhooks, stage, review, lookup, &|_, _| {})
+}
+
+/// Like [`admission`], with a further change after the defaults.
+pub fn admission_also(
+    webhooks: &Webhooks,
+    stage: Stage,
+    review: &Value,
+    lookup: Lookup<'_>,
+    also: Also<'_>,
+) -> Result<Value, String> {
     let asked = request(review)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (group, resource) = (text(&asked["resource"]["group"]), text(&asked["resource"]["resource"]));
@@ -51,6 +65,7 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
         Stage::Mutate => {
             let mut changed = object.clone();
             let errors = webhooks.mutate(request, &mut changed, lookup).err().unwrap_or_default();
+            also(request, &mut changed);
             Ok(respond(asked, Some(&changed), &errors))
         }
     }

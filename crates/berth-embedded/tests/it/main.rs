@@ -8,6 +8,7 @@ mod leader_worker_sets;
 mod local_queues;
 mod metrics;
 mod node_health;
+mod operator_admission;
 mod ray_clusters;
 mod ray_samples;
 mod takeover;

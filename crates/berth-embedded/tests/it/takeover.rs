@@ -104,10 +104,8 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
         token_key: None,
         audit: None,
         front_proxy: None,
-        node_health: Default::default(),
         controllers_elsewhere: true,
         bare: false,
-        training_webhooks: true,
     })
     .await
     .expect("the server starts");

@@ -197,7 +197,7 @@ async fn a_queued_mpi_job_is_suspended_admitted_and_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_gang_scheduler_gets_a_pod_group_with_the_job() {
-    let operators = json!({"gangSchedulerName": "default-scheduler"});
+    let operators = json!({"gangSchedulerName": "scheduler-plugins-scheduler"});
     let world = World::new(operators, None).await;
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("scheduling.x-k8s.io", "v1alpha1", "PodGroup"));
     let Some(file) = berth_testing::shared("kubernetes/crds/scheduler-plugins/scheduling.x-k8s.io_podgroups.yaml")
@@ -280,6 +280,13 @@ async fn failed_pods_fail_or_restart_a_job_and_finished_jobs_expire() {
     let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.as_deref()).collect();
     for reason in ["SuccessfulCreatePod", "SuccessfulCreateService", "PyTorchJobFailed", "SuccessfulDeletePod"] {
         assert!(reasons.contains(&reason), "{reason} is not in {reasons:?}");
+    }
+    let metrics = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+    let metrics = world.client.request_text(metrics).await.expect("metrics");
+    for step in ["created", "failed", "deleted"] {
+        let name = format!("training_operator_jobs_{step}_total");
+        let expected = format!("{name}{{framework=\"pytorch\",job_namespace=\"default\"}} 1\n");
+        assert!(metrics.contains(&expected), "{metrics}");
     }
     world.cluster.stop().await;
 }

@@ -103,7 +103,7 @@ impl Components {
             return Ok(Presence::Absent);
         };
         let is_deleting = object.metadata.deletion_timestamp.is_some();
-        Ok(Presence::Present { is_deleting, has_failed: has_failed(component, &object.data) })
+        Ok(Presence::Present { is_deleting, has_failed: has_failed(component, &object.data["status"]) })
     }
 
     /// Creates a component's object. An existing object of its name counts as created if the
@@ -174,14 +174,14 @@ struct Found {
     object: DynamicObject,
 }
 
-/// True if the controller of the object reports a failure that will not be corrected. Jobs and
-/// PyTorchJobs do so. Other kinds report failures that may pass, or none.
-fn has_failed(component: &ComponentStatus, data: &Value) -> bool {
+/// True if the controller of the object with this status reports a failure that will not be
+/// corrected. Jobs and PyTorchJobs do so. Other kinds report failures that may pass, or none.
+pub fn has_failed(component: &ComponentStatus, status: &Value) -> bool {
     let reports = matches!(
         (component.api_version.as_str(), component.kind.as_str()),
         ("batch/v1", "Job") | ("kubeflow.org/v1", "PyTorchJob")
     );
-    let mut conditions = data["status"]["conditions"].as_array().into_iter().flatten();
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
     reports && conditions.any(|condition| condition["type"] == "Failed" && condition["status"] == "True")
 }
 
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_failed_condition_counts_for_kinds_that_do_not_recover() {
-        let data = json!({"status": {"conditions": [{"type": "Failed", "status": "True"}]}});
+        let status = json!({"conditions": [{"type": "Failed", "status": "True"}]});
         let of = |api_version: &str, kind: &str| {
             let component =
                 ComponentStatus { api_version: api_version.into(), kind: kind.into(), ..ComponentStatus::default() };
-            has_failed(&component, &data)
+            has_failed(&component, &status)
         };
         assert!(of("batch/v1", "Job") && of("kubeflow.org/v1", "PyTorchJob"));
         assert!(!of("ray.io/v1", "RayCluster") && !of("jobset.x-k8s.io/v1alpha2", "JobSet"));

@@ -26,21 +26,22 @@ use std::time::Duration;
 
 use berth_api::frameworks::{AppWrapper, PyTorchJob};
 use berth_runtime::{
-    Action, Cache, Clock, Delta, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, owned_by,
+    Action, Cache, Clock, Delta, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer,
+    is_controlled_by, owned_by,
 };
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Preconditions};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 
-use self::components::Components;
+use self::components::{Components, has_failed};
 use self::config::AppWrapperConfiguration;
 use self::metrics::Transitions;
 use self::parameters::Parameters;
-use self::plan::{Act, Decision, Facts, Look, Next, Observed, Outcome, plan};
+use self::plan::{Act, Decision, Facts, Look, Next, Observed, Outcome, Presence, plan};
 use self::pods::PodSummary;
-use self::types::{AppWrapperSpec, AppWrapperStatus, FINALIZER, LABEL, MANAGER, Phase};
+use self::types::{AppWrapperSpec, AppWrapperStatus, ComponentStatus, FINALIZER, LABEL, MANAGER, Phase};
 use crate::health::{self, NodeHealth};
 
 /// Maximum number of steps of one reconcile. The others follow at once, after other AppWrappers.
@@ -84,6 +85,8 @@ pub fn install(manager: &mut Manager, options: &Options) {
         writer: Writer::new(manager, &wrappers),
         pods: pods.clone(),
         nodes: nodes.clone(),
+        jobs: jobs.clone(),
+        torch_jobs: torch_jobs.clone(),
         of_wrapper: pods.index(|pod: &Pod| wrapper_of(pod).map(|key| key.to_string()).into_iter().collect()),
         wrappers: wrappers.clone(),
     };
@@ -132,6 +135,16 @@ struct Controller {
     pods: Cache<Pod>,
     of_wrapper: Index<Pod>,
     nodes: Cache<Node>,
+    jobs: Cache<Job>,
+    torch_jobs: Cache<PyTorchJob>,
+}
+
+/// State of a component that exists and has no problem.
+const WELL: Presence = Presence::Present { is_deleting: false, has_failed: false };
+
+/// True if the AppWrapper of this UID controls the object, which is not being deleted.
+fn is_steady<K: Resource>(object: &K, uid: &str) -> bool {
+    is_controlled_by(object, uid) && object.meta().deletion_timestamp.is_none()
 }
 
 /// An AppWrapper while it is reconciled.
@@ -212,8 +225,11 @@ impl Controller {
         }
         let mut components = Vec::new();
         for component in &current.status.component_status {
-            let presence = self.components.presence(current.namespace(), component, current.uid());
-            components.push(presence.await?);
+            let (namespace, uid) = (current.namespace(), current.uid());
+            components.push(match look {
+                Look::Cached if self.is_well(namespace, component, uid) => WELL,
+                _ => self.components.presence(namespace, component, uid).await?,
+            });
         }
         let mut pods = self.of_wrapper.get(&ObjectKey::of(&current.object).to_string());
         if look == Look::Current && pods.is_empty() {
@@ -222,6 +238,22 @@ impl Controller {
         let pods = PodSummary::of(&pods, &self.health(&pods), &current.parameters);
         current.observed = Observed { components, pods };
         Ok(())
+    }
+
+    /// True if a cache shows that the component exists and has no problem. A cache may still have an
+    /// earlier object of the same name, so everything else is read from the API.
+    fn is_well(&self, namespace: &str, component: &ComponentStatus, uid: &str) -> bool {
+        let key = ObjectKey::namespaced(namespace, &component.name);
+        let status = match (component.api_version.as_str(), component.kind.as_str()) {
+            ("batch/v1", "Job") => {
+                self.jobs.get(&key).filter(|job| is_steady(job.as_ref(), uid)).map(|job| json!(job.status))
+            }
+            ("kubeflow.org/v1", "PyTorchJob") => {
+                self.torch_jobs.get(&key).filter(|job| is_steady(job.as_ref(), uid)).map(|job| json!(job.status))
+            }
+            _ => None,
+        };
+        status.is_some_and(|status| !has_failed(component, &status))
     }
 
     /// The AppWrapper's pods in the API. The cache may lack a pod that was just created.

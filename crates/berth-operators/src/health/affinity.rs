@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::labels::{MANAGED, POD_SET};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
 };
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{NodeHealthConfiguration, TaintEffect, requested};
 
@@ -40,6 +43,20 @@ pub fn affinity(spec: &PodSpec, configuration: &NodeHealthConfiguration) -> Opti
     affinity.node_affinity = Some(of_nodes);
     let unchanged = before.node_affinity.is_none() && affinity.node_affinity == Some(Default::default());
     (!unchanged && affinity != before).then_some(affinity)
+}
+
+/// Adds the affinity to a new pod of a queued job, as an object of the API. Other pods stay
+/// unchanged.
+pub fn avoid_unhealthy_nodes(pod: &mut Value, configuration: &NodeHealthConfiguration) {
+    let labels = &pod["metadata"]["labels"];
+    if labels[POD_SET].is_null() && labels[MANAGED] != "true" {
+        return;
+    }
+    // The API validates the spec. One that is no PodSpec is rejected there.
+    let Ok(spec) = PodSpec::deserialize(&pod["spec"]) else { return };
+    if let Some(affinity) = affinity(&spec, configuration) {
+        pod["spec"]["affinity"] = json!(affinity);
+    }
 }
 
 /// Adds the affinity to a pod. Returns true if the pod changed.
@@ -88,8 +105,6 @@ fn exclusions(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn pod(affinity: Value, limits: Value) -> PodSpec {
@@ -150,6 +165,22 @@ mod tests {
         check(pod(Value::Null, json!({"cpu": "1"})), &configuration, Value::Null);
         let off = NodeHealthConfiguration { inject_anti_affinities: false, ..configuration };
         check(gpus(Value::Null), &off, Value::Null);
+    }
+
+    #[test]
+    fn only_pods_of_queued_jobs_avoid_unhealthy_nodes() {
+        let avoids = |labels: Value| {
+            let mut pod = json!({"metadata": {"labels": labels}, "spec": gpus(Value::Null)});
+            avoid_unhealthy_nodes(&mut pod, &NodeHealthConfiguration::default());
+            pod["spec"]["affinity"].is_object()
+        };
+        assert!(avoids(json!({"kueue.x-k8s.io/podset": "main"})));
+        assert!(avoids(json!({"kueue.x-k8s.io/managed": "true"})));
+        assert!(!avoids(json!({"kueue.x-k8s.io/managed": "false"})) && !avoids(Value::Null));
+        let mut unreadable = json!({"metadata": {"labels": {"kueue.x-k8s.io/podset": "main"}}, "spec": "none"});
+        let before = unreadable.clone();
+        avoid_unhealthy_nodes(&mut unreadable, &NodeHealthConfiguration::default());
+        assert_eq!(unreadable, before);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub mod monitor;
 mod node;
 mod pod;
 
-pub use affinity::{affinity, inject};
+pub use affinity::{affinity, avoid_unhealthy_nodes, inject};
 pub use berth_api::berth::{NodeEffect, NodeHealthConfiguration, ResourceTaint, TaintEffect, WholeNodeConfiguration};
 pub use node::{Amounts, NodeHealth, by_node, capacity, unschedulable};
 pub use pod::requested;

@@ -14,6 +14,7 @@ use berth_runtime::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, EvictParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
 
 use super::{NodeHealth, NodeHealthConfiguration};
 use crate::appwrapper::types::LABEL as APP_WRAPPER;
@@ -24,6 +25,15 @@ const REASON: &str = "NodeUnhealthy";
 const RETRY: Duration = Duration::from_secs(10);
 /// HTTP status of an eviction that a disruption budget prevents.
 const TOO_MANY_REQUESTS: u16 = 429;
+
+/// The rules of a role for this controller.
+pub fn rules() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    ])
+}
 
 /// Adds the controller.
 pub fn install(manager: &mut Manager, configuration: Arc<NodeHealthConfiguration>) {
@@ -135,8 +145,6 @@ impl Monitor {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]

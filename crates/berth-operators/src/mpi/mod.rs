@@ -33,12 +33,13 @@ use self::objects::{Facts, OPERATOR};
 use self::plan::{Ensure, LauncherChange, Plan, World, plan};
 use self::types::{CONTROLLER_NAMES, Spec};
 use crate::training::conditions::JobStatus;
+use crate::training::metrics::JobMetrics;
 use crate::training::objects::labels;
 use crate::training::pod_groups::{PodGroups, Wanted};
 
 /// Adds the controller to the manager. `gang_scheduler` starts all pods of a job together, by a
-/// PodGroup.
-pub fn install(manager: &mut Manager, gang_scheduler: Option<&str>) {
+/// PodGroup. `metrics` counts the jobs.
+pub fn install(manager: &mut Manager, gang_scheduler: Option<&str>, metrics: &JobMetrics) {
     let jobs = manager.cache_if_served::<MPIJob>();
     let (pods, services) = (manager.cache::<Pod>(), manager.cache::<Service>());
     let (configs, secrets, launchers) =
@@ -51,6 +52,7 @@ pub fn install(manager: &mut Manager, gang_scheduler: Option<&str>) {
         classes: manager.cache(),
         pods_of_job: pods.index(|pod| job_of(pod).map(|key| key.to_string()).into_iter().collect()),
         gang_scheduler: gang_scheduler.map(str::to_owned),
+        metrics: metrics.clone(),
         write: Writer::new(manager, &jobs),
         write_pod: Writer::new(manager, &pods),
         write_service: Writer::new(manager, &services),
@@ -88,6 +90,7 @@ struct Controller {
     classes: Cache<PriorityClass>,
     pods_of_job: Index<Pod>,
     gang_scheduler: Option<String>,
+    metrics: JobMetrics,
     write: Writer<MPIJob>,
     write_pod: Writer<Pod>,
     write_service: Writer<Service>,
@@ -102,6 +105,7 @@ impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(job) = self.jobs.get(&key) else {
             self.heard.lock().remove(&key);
+            self.metrics.launcher(&key.namespace, &objects::launcher_name(&key.name), false);
             return Ok(Action::Wait);
         };
         let manager = job.spec["runPolicy"]["managedBy"].as_str();
@@ -130,6 +134,7 @@ impl Controller {
         let key = ObjectKey::of(facts.job);
         let uid = facts.job.uid().unwrap_or_default();
         let launcher = owned(self.write_launcher.cache(), facts, &facts.launcher_name());
+        self.metrics.launcher(facts.namespace(), &facts.launcher_name(), launcher.is_some());
         let pods = self.pods_of_job.get(&key.to_string());
         let controlled = |by: &str, is_worker: bool| -> Vec<Arc<Pod>> {
             let pods = pods.iter().filter(|pod| plan::is_worker(pod) == is_worker);
@@ -176,6 +181,7 @@ impl Controller {
         if step.status != *stored {
             let changed = MPIJob { status: Some(json!(step.status)), ..facts.job.clone() };
             self.write.replace_status(&changed).await?;
+            self.metrics.mpi_changed(stored, &step.status);
         }
         step.events.iter().for_each(|event| event.record(&self.recorder, facts.job));
         written.map(|()| Action::Wait)

@@ -46,6 +46,11 @@ pub struct Facts<'a> {
     pub gang_scheduler: Option<&'a str>,
 }
 
+/// Name of the launcher of a job.
+pub fn launcher_name(job: &str) -> String {
+    format!("{job}-launcher")
+}
+
 impl Facts<'_> {
     /// Name of the job and of its Service.
     pub fn name(&self) -> &str {
@@ -59,7 +64,7 @@ impl Facts<'_> {
 
     /// Name of the launcher Job.
     pub fn launcher_name(&self) -> String {
-        format!("{}-launcher", self.name())
+        launcher_name(self.name())
     }
 
     /// Name of the ConfigMap.

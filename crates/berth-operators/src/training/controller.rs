@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::conditions::JobStatus;
 use super::framework::{API_VERSION, Kind};
+use super::metrics::JobMetrics;
 use super::objects;
 use super::plan::{Plan, World, plan};
 use super::pod_groups::{PodGroups, Wanted};
@@ -35,11 +36,12 @@ pub struct Shared {
     pods_of_job: Index<Pod>,
     services_of_job: Index<Service>,
     gang_scheduler: Option<String>,
+    metrics: JobMetrics,
 }
 
 impl Shared {
     /// The caches of this manager.
-    pub fn new(manager: &mut Manager, gang_scheduler: Option<&str>) -> Self {
+    pub fn new(manager: &mut Manager, gang_scheduler: Option<&str>, metrics: &JobMetrics) -> Self {
         let (pods, services) = (manager.cache::<Pod>(), manager.cache::<Service>());
         Self {
             pods_of_job: pods.index(|pod| owner_value(&pod.metadata)),
@@ -49,6 +51,7 @@ impl Shared {
             autoscalers: manager.cache(),
             classes: manager.cache(),
             gang_scheduler: gang_scheduler.map(str::to_owned),
+            metrics: metrics.clone(),
         }
     }
 }
@@ -77,6 +80,7 @@ pub fn install<K: Kind>(manager: &mut Manager, shared: &Shared) {
         pods_of_job: shared.pods_of_job.clone(),
         services_of_job: shared.services_of_job.clone(),
         gang_scheduler: shared.gang_scheduler.clone(),
+        metrics: shared.metrics.clone(),
         write: Writer::new(manager, &jobs),
         write_pod: Writer::new(manager, &shared.pods),
         write_service: Writer::new(manager, &shared.services),
@@ -101,6 +105,7 @@ struct Controller<K> {
     pods_of_job: Index<Pod>,
     services_of_job: Index<Service>,
     gang_scheduler: Option<String>,
+    metrics: JobMetrics,
     write: Writer<K>,
     write_pod: Writer<Pod>,
     write_service: Writer<Service>,
@@ -193,11 +198,13 @@ impl<K: Kind> Controller<K> {
         let written = self.write_objects(object, job, &step).await;
         if step.status != *stored {
             self.write.replace_status(&object.with_status(json!(step.status))).await?;
+            self.metrics.changed(job.namespace(), job.framework.name, stored, &step.status);
         }
         step.events.iter().for_each(|event| event.record(&self.recorder, object));
         written?;
         if step.delete_job {
             self.write.delete(object).await?;
+            self.metrics.deleted(job.namespace(), job.framework.name);
             self.tell(object, PlannedEvent::normal("SuccessfulDeleteJob", format!("Deleted job: {}", job.name())));
         }
         Ok(step.after.map_or(Action::Wait, Action::After))

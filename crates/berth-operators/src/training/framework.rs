@@ -32,6 +32,8 @@ pub enum Library {
 pub struct Framework {
     /// The library.
     pub library: Library,
+    /// Name in metrics.
+    pub name: &'static str,
     /// The kind's name.
     pub kind: &'static str,
     /// Name of the controller, in labels and events.
@@ -65,6 +67,7 @@ impl Framework {
 /// PyTorchJob.
 pub const PYTORCH: Framework = Framework {
     library: Library::PyTorch,
+    name: "pytorch",
     kind: "PyTorchJob",
     controller: "pytorchjob-controller",
     specs: "pytorchReplicaSpecs",
@@ -78,6 +81,7 @@ pub const PYTORCH: Framework = Framework {
 /// TFJob.
 pub const TENSORFLOW: Framework = Framework {
     library: Library::TensorFlow,
+    name: "tensorflow",
     kind: "TFJob",
     controller: "tfjob-controller",
     specs: "tfReplicaSpecs",
@@ -91,6 +95,7 @@ pub const TENSORFLOW: Framework = Framework {
 /// XGBoostJob.
 pub const XGBOOST: Framework = Framework {
     library: Library::XGBoost,
+    name: "xgboost",
     kind: "XGBoostJob",
     controller: "xgboostjob-controller",
     specs: "xgbReplicaSpecs",
@@ -104,6 +109,7 @@ pub const XGBOOST: Framework = Framework {
 /// PaddleJob.
 pub const PADDLE: Framework = Framework {
     library: Library::Paddle,
+    name: "paddle",
     kind: "PaddleJob",
     controller: "paddlejob-controller",
     specs: "paddleReplicaSpecs",
@@ -117,6 +123,7 @@ pub const PADDLE: Framework = Framework {
 /// JAXJob.
 pub const JAX: Framework = Framework {
     library: Library::Jax,
+    name: "jax",
     kind: "JAXJob",
     controller: "jaxjob-controller",
     specs: "jaxReplicaSpecs",

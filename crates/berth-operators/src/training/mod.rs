@@ -12,6 +12,7 @@ mod controller;
 pub mod environment;
 pub mod framework;
 pub mod gang;
+pub mod metrics;
 pub mod objects;
 pub mod outcome;
 pub mod plan;
@@ -25,10 +26,12 @@ mod tests;
 use berth_api::frameworks::{JAXJob, PaddleJob, PyTorchJob, TFJob, XGBoostJob};
 use berth_runtime::Manager;
 
+use self::metrics::JobMetrics;
+
 /// Adds the controllers of all kinds to the manager. `gang_scheduler` starts all pods of a job
-/// together, by a PodGroup.
-pub fn install(manager: &mut Manager, gang_scheduler: Option<&str>) {
-    let shared = controller::Shared::new(manager, gang_scheduler);
+/// together, by a PodGroup. `metrics` counts the jobs.
+pub fn install(manager: &mut Manager, gang_scheduler: Option<&str>, metrics: &JobMetrics) {
+    let shared = controller::Shared::new(manager, gang_scheduler, metrics);
     controller::install::<PyTorchJob>(manager, &shared);
     controller::install::<TFJob>(manager, &shared);
     controller::install::<XGBoostJob>(manager, &shared);

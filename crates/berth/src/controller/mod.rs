@@ -31,11 +31,11 @@ use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::journal::JournalOptions;
-use crate::node_health::NodeHealthOptions;
+use crate::node_health::{NodeHealth, NodeHealthOptions};
 use crate::process;
 use aggregated::Aggregated;
-use webhook::WebhookOptions;
 use webhook::app_wrappers::AppWrappers;
+use webhook::{Further, WebhookOptions};
 
 /// Options of `berth controller`.
 #[derive(Args)]
@@ -118,6 +118,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let namespace = file.namespace.clone().unwrap_or(own_namespace);
     let component = &options.component;
     let node_health = options.node_health.load(app_wrappers.as_ref().map(|file| &file.appwrapper))?;
+    let pods_avoid = node_health.as_ref().map(NodeHealth::configuration);
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
@@ -173,7 +174,8 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             let app_wrappers = app_wrappers
                 .filter(|file| file.webhooks_enabled != Some(false))
                 .map(|file| AppWrappers { configuration: file.appwrapper, client: client.clone() });
-            Some(hooks.serve(client, namespace, config, controllers.clone(), aggregated, app_wrappers, &mut tasks)?)
+            let further = Further { app_wrappers, node_health: pods_avoid };
+            Some(hooks.serve(client, namespace, config, controllers.clone(), aggregated, further, &mut tasks)?)
         }
         None => None,
     };

@@ -63,36 +63,99 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
             spared: Held::spared_beside(&mark(".Release.Namespace")),
         },
     };
-    let without = |hold_policy| Parts { crds: false, hold_policy, hold_only: false, app_wrappers: false };
-    let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
-    let plain = manifests::objects(&values, &without(None));
-    let held = manifests::objects(&values, &without(Some(mark(".Values.holdPolicy"))));
+    let plain = manifests::objects(&values, &Parts::default());
+    let hold_policy = || Some(mark(".Values.holdPolicy"));
+    let held = manifests::objects(&values, &Parts { hold_policy: hold_policy(), ..Parts::default() });
+    // The objects of all options. Conditions select those of the values.
+    let all = Parts {
+        app_wrappers: true,
+        node_health: true,
+        slack_queue: Some(mark(".Values.slackQueue")),
+        ..Parts::default()
+    };
+    let complete = manifests::objects(&values, &all);
+    let complete_held = manifests::objects(&values, &Parts { hold_policy: hold_policy(), ..all });
     // Helm creates the namespace (--create-namespace). A chart that creates its own namespace
     // cannot be uninstalled cleanly.
-    let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
-    let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
-    let held_hooks: Vec<&Value> = held.iter().filter(is_hook).collect();
+    let body: Vec<&Value> = complete.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let policies: Vec<&Value> = held.iter().filter(is_policy).collect();
     let definitions = manifests::definitions(&values);
-    let controller = documents(body.iter().copied().filter(|o| !is_rbac(o)))?;
-    let rbac = documents(body.iter().copied().filter(is_rbac))?;
-    let guarded = |condition: &str, text: String| format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
+    let controller = arguments(&documents(body.iter().copied().filter(|o| !is_rbac(o)))?);
+    let rbac = documents(body.iter().copied().filter(|o| is_rbac(o) && option_of(o).is_none()))?;
+    let of_option = |option: &str| documents(body.iter().copied().filter(|o| option_of(o) == Some(option)));
+    let options = guarded(".Values.appwrapper", &of_option("appwrapper")?)
+        + &guarded("or .Values.nodeHealth .Values.slackQueue", &of_option("node-health")?)
+        + &guarded("and .Values.crds .Values.appwrapper", &documents(manifests::app_wrapper_definition().iter())?);
     let hooks = format!(
         "{{{{- if .Values.holdPolicy }}}}\n{}{}{}{{{{- else }}}}\n{}{{{{- end }}}}\n",
         variables(),
         documents(policies.into_iter())?,
-        documents(held_hooks.into_iter())?,
-        documents(hooks.into_iter())?
+        hooks(&held, &complete_held)?,
+        hooks(&plain, &complete)?
     );
     let file = |name: &str, text: String| (name.to_owned(), text);
     Ok(vec![
         file("Chart.yaml", about()),
         file("values.yaml", defaults()?),
         file("templates/controller.yaml", controller),
-        file("templates/crds.yaml", guarded(".Values.crds", documents(definitions.iter())?)),
+        file("templates/crds.yaml", guarded(".Values.crds", &documents(definitions.iter())?)),
+        file("templates/options.yaml", options),
         file("templates/rbac.yaml", rbac),
         file("templates/webhooks.yaml", hooks),
     ])
+}
+
+/// A part of a template that exists only with a condition.
+fn guarded(condition: &str, text: &str) -> String {
+    format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n")
+}
+
+/// The option to which a role or binding belongs.
+fn option_of(object: &Value) -> Option<&str> {
+    let name = object["metadata"]["name"].as_str().filter(|_| is_rbac(&object))?;
+    let option = name.strip_prefix(rights::NAME)?.strip_prefix('-')?;
+    ["appwrapper", "node-health"].into_iter().find(|known| *known == option)
+}
+
+/// The manifest of the Deployment, with conditions for the arguments of options.
+fn arguments(text: &str) -> String {
+    let mut conditional = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let argument = line.trim().trim_start_matches("- ");
+        let condition = match argument.split(['=', ' ']).next() {
+            Some("--appwrapper") => ".Values.appwrapper",
+            Some("--node-health") => ".Values.nodeHealth",
+            Some("--slack-queue") => ".Values.slackQueue",
+            _ => {
+                conditional.push_str(line);
+                continue;
+            }
+        };
+        conditional.push_str(&guarded(condition, line));
+    }
+    conditional
+}
+
+fn is_hook(object: &&Value) -> bool {
+    object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"))
+}
+
+/// The webhook configurations, with a condition for the webhooks of AppWrappers.
+fn hooks(plain: &[Value], complete: &[Value]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for (plain, complete) in plain.iter().filter(is_hook).zip(complete.iter().filter(is_hook)) {
+        text.push_str(&with_insertion(&documents([plain].into_iter())?, &documents([complete].into_iter())?));
+    }
+    Ok(text)
+}
+
+/// The longer of two texts, with a condition for the lines that the shorter one lacks.
+fn with_insertion(shorter: &str, longer: &str) -> String {
+    let lines = |text: &'_ str| text.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>();
+    let (short, long) = (lines(shorter), lines(longer));
+    let before = short.iter().zip(&long).take_while(|(a, b)| a == b).count();
+    let end = long.len() - (short.len() - before);
+    [long[..before].concat(), guarded(".Values.appwrapper", &long[before..end].concat()), long[end..].concat()].concat()
 }
 
 fn is_policy(object: &&Value) -> bool {
@@ -153,6 +216,10 @@ fn defaults() -> anyhow::Result<String> {
          # v1beta1 and feature gate MutatingAdmissionPolicy enabled. With \"\", objects that name a queue are rejected while no controller\n\
          # is available.\n\
          holdPolicy: {}\n\
+         # Whether the controllers run AppWrappers, in place of AppWrapper's own controller.\nappwrapper: false\n\
+         # Whether pods of queued jobs avoid unhealthy nodes and leave them.\nnodeHealth: false\n\
+         # ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. It implies\n\
+         # nodeHealth.\nslackQueue: \"\"\n\
          # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
         manifests::IMAGE,
         manifests::REPLICAS,
@@ -228,6 +295,23 @@ mod tests {
         text
     }
 
+    /// The lines of a template whose conditions hold.
+    fn chosen(template: &str, holds: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        let mut conditions: Vec<bool> = Vec::new();
+        for line in template.split_inclusive('\n') {
+            let action = line.trim().strip_prefix("{{- ").and_then(|rest| rest.strip_suffix(" }}"));
+            match action {
+                Some("end") => drop(conditions.pop()),
+                Some("else") => conditions.last_mut().into_iter().for_each(|condition| *condition = !*condition),
+                Some(action) => conditions.push(holds(action.strip_prefix("if ").expect("a condition"))),
+                None if conditions.iter().all(|condition| *condition) => text.push_str(line),
+                None => {}
+            }
+        }
+        text
+    }
+
     #[test]
     fn the_chart_in_the_repository_equals_the_generated_one() {
         for (name, text) in files().expect("a chart") {
@@ -258,6 +342,7 @@ mod tests {
             (".Values.replicas", replicas.as_str()),
             (".Values.configuration | quote", configuration.as_str()),
             (".Values.holdPolicy", "v1beta1"),
+            (".Values.slackQueue", "slack"),
             ("$frameworks", values.held.frameworks.as_str()),
             ("$namespaces | toJson", namespaces.as_str()),
             ("$all", values.held.all.as_str()),
@@ -272,33 +357,41 @@ mod tests {
                 .map(|it| it.as_str().unwrap_or_default().to_owned())
                 .zip(fields(&values.settings).iter().map(Value::to_string)),
         );
-        for hold_policy in [None, Some("v1beta1".to_owned())] {
+        for (hold_policy, options) in [(None, false), (Some("v1beta1"), false), (None, true), (Some("v1beta1"), true)] {
+            let holds = |condition: &str| match condition {
+                ".Values.crds" => true,
+                ".Values.holdPolicy" => hold_policy.is_some(),
+                _ => options,
+            };
             let mut rendered: Vec<Value> = Vec::new();
             for (name, text) in files().expect("a chart") {
                 let Some(template) = name.strip_prefix("templates/") else { continue };
-                let text = render(&text, &known).replace("{{- if .Values.crds }}\n", "");
-                let text = match text.split_once("{{- else }}\n") {
-                    Some((held, _)) if hold_policy.is_some() => {
-                        held.replace("{{- if .Values.holdPolicy }}\n", "").replace(&variables(), "")
-                    }
-                    Some((_, plain)) => plain.to_owned(),
-                    None => text,
-                };
-                let text = text.replace("{{- end }}\n", "");
+                let text = render(&chosen(&text.replace(&variables(), ""), holds), &known);
                 assert!(!text.contains("{{"), "{template}: an expression without a value");
                 // Descriptions may end in dashes. A document begins with a line of three dashes.
                 for document in format!("\n{text}").split("\n---\n").filter(|document| !document.trim().is_empty()) {
                     rendered.push(serde_saphyr::from_str(document).expect("YAML"));
                 }
             }
-            let mut printed =
-                manifests::objects(&values, &Parts { crds: true, hold_policy, hold_only: false, app_wrappers: false });
+            let mut printed = manifests::objects(
+                &values,
+                &Parts {
+                    crds: true,
+                    hold_policy: hold_policy.map(str::to_owned),
+                    hold_only: false,
+                    app_wrappers: options,
+                    node_health: options,
+                    slack_queue: options.then(|| "slack".to_owned()),
+                },
+            );
             printed.retain(|object| object["kind"] != "Namespace");
             let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
             rendered.sort_by_key(key);
             printed.sort_by_key(key);
             assert_eq!(rendered.iter().map(key).collect::<Vec<_>>(), printed.iter().map(key).collect::<Vec<_>>());
-            assert!(rendered == printed);
+            for (rendered, printed) in rendered.iter().zip(&printed) {
+                assert_eq!(rendered, printed);
+            }
         }
     }
 }

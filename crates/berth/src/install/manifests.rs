@@ -6,6 +6,7 @@ use berth_controllers::configuration::{BindAddress, Process, process as defaults
 use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use berth_operators::appwrapper;
+use berth_operators::health::monitor;
 use serde_json::{Value, json};
 
 use super::hold::{self, Held};
@@ -111,6 +112,10 @@ pub struct Parts {
     pub hold_only: bool,
     /// AppWrappers: rights, webhooks and definition.
     pub app_wrappers: bool,
+    /// The reaction to unhealthy nodes: an option and rights.
+    pub node_health: bool,
+    /// Name of the slack queue.
+    pub slack_queue: Option<String>,
 }
 
 /// True if an object of an installation holds jobs.
@@ -147,15 +152,17 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     }));
     objects.push(flow_schema(values));
     if parts.app_wrappers {
-        objects.extend(app_wrapper_role(values));
+        objects.extend(role(values, "appwrapper", json!(appwrapper::rights::rules())));
+    }
+    if parts.node_health || parts.slack_queue.is_some() {
+        objects.extend(role(values, "node-health", monitor::rules()));
     }
     objects.extend(workload(values, parts));
     if parts.crds {
         objects.extend(definitions(values));
     }
     if parts.crds && parts.app_wrappers {
-        let all = berth_api::frameworks::crds().into_iter();
-        objects.extend(all.filter(|definition| definition["spec"]["names"]["kind"] == "AppWrapper"));
+        objects.extend(app_wrapper_definition());
     }
     objects.extend(aggregated::objects(&values.namespace));
     objects
@@ -222,18 +229,24 @@ pub fn definitions(values: &Values) -> Vec<Value> {
     definitions
 }
 
+/// The CustomResourceDefinition of AppWrappers.
+pub fn app_wrapper_definition() -> Option<Value> {
+    let mut all = berth_api::frameworks::crds().into_iter();
+    all.find(|definition| definition["spec"]["names"]["kind"] == "AppWrapper")
+}
+
 fn client(values: &Values, path: &str) -> Value {
     json!({"service": {"name": values.settings.service, "namespace": values.namespace, "path": path, "port": 443}})
 }
 
-/// The rights of the controllers that run AppWrappers.
-fn app_wrapper_role(values: &Values) -> [Value; 2] {
-    let (name, rbac) = (format!("{NAME}-appwrapper"), "rbac.authorization.k8s.io");
+/// Further rights of the controllers, for an option.
+fn role(values: &Values, option: &str, rules: Value) -> [Value; 2] {
+    let (name, rbac) = (format!("{NAME}-{option}"), "rbac.authorization.k8s.io");
     let metadata = json!({"name": name, "labels": rights::labels(&[])});
     let version = format!("{rbac}/v1");
     [
         json!({"apiVersion": version, "kind": "ClusterRole", "metadata": metadata,
-            "rules": appwrapper::rights::rules()}),
+            "rules": rules}),
         json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata,
             "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": values.namespace}]}),
@@ -242,10 +255,10 @@ fn app_wrapper_role(values: &Values) -> [Value; 2] {
 
 /// The Deployment of the controllers.
 fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
-    let mut args = vec!["controller", "--config=/etc/berth/config.yaml"];
-    if parts.app_wrappers {
-        args.push("--appwrapper");
-    }
+    let mut args = vec!["controller".to_owned(), "--config=/etc/berth/config.yaml".to_owned()];
+    args.extend(parts.app_wrappers.then(|| "--appwrapper".to_owned()));
+    args.extend(parts.node_health.then(|| "--node-health".to_owned()));
+    args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
     let selector = selector();
@@ -441,11 +454,8 @@ mod tests {
     fn only_queued_jobs_depend_on_a_webhook() {
         for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
             for (hold_policy, queued) in [(None, "Fail"), (Some("v1".to_owned()), "Ignore")] {
-                let configuration = webhooks(
-                    &values(),
-                    kind,
-                    &Parts { crds: true, hold_policy, hold_only: false, app_wrappers: false },
-                );
+                let configuration =
+                    webhooks(&values(), kind, &Parts { crds: true, hold_policy, hold_only: false, ..Parts::default() });
                 for hook in configuration["webhooks"].as_array().expect("webhooks") {
                     let name = hook["name"].as_str().expect("a name");
                     let expected = match name.split('.').next() {
@@ -461,7 +471,7 @@ mod tests {
 
     #[test]
     fn printed_objects_are_parsed_back_unchanged() {
-        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false, app_wrappers: false };
+        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false, ..Parts::default() };
         for object in objects(&values(), &parts) {
             let text = yaml(&object).expect("YAML");
             let read: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -471,8 +481,7 @@ mod tests {
 
     #[test]
     fn objects_that_hold_jobs_come_first_and_objects_that_need_controllers_come_last() {
-        let parts =
-            |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only, app_wrappers: false };
+        let parts = |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only, ..Parts::default() };
         let all = objects(&values(), &parts(false));
         let first = |wanted: &dyn Fn(&Value) -> bool| all.iter().position(wanted).expect("there is one");
         let last = |wanted: &dyn Fn(&Value) -> bool| all.iter().rposition(wanted).expect("there is one");

@@ -72,8 +72,16 @@ pub struct Options {
     /// and the CustomResourceDefinition.
     #[arg(long)]
     appwrapper: bool,
+    /// Let the controllers react to unhealthy nodes: new pods of queued jobs avoid them, and running
+    /// pods leave them.
+    #[arg(long)]
+    node_health: bool,
+    /// ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. Implies
+    /// --node-health.
+    #[arg(long, value_name = "NAME")]
+    slack_queue: Option<String>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "node_health", "slack_queue"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -105,8 +113,14 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         held: Held::of(&read, &options.namespace),
     };
     let hold_policy = (options.hold_policy != NO_HOLD).then(|| options.hold_policy.clone());
-    let app_wrappers = options.appwrapper;
-    let parts = Parts { crds: !options.without_crds, hold_policy, hold_only: options.hold_only, app_wrappers };
+    let parts = Parts {
+        crds: !options.without_crds,
+        hold_policy,
+        hold_only: options.hold_only,
+        app_wrappers: options.appwrapper,
+        node_health: options.node_health,
+        slack_queue: options.slack_queue.clone(),
+    };
     let objects = manifests::objects(&values, &parts);
     if options.check {
         return process::run(checked(options, objects));

@@ -71,12 +71,17 @@ fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
             "leaderElection": {"resourceNamespace": "leases"},
         })),
     ];
-    for configuration in configurations {
+    let options = [false, true];
+    for (configuration, has_options) in configurations.iter().flat_map(|it| options.map(|options| (it, options))) {
         let mut rendered = Command::new(&helm);
         rendered.args(["template", "berth", "--namespace", "queues", "--kube-version", "1.34.0"]).arg(&chart);
         let mut printed = Command::new(env!("CARGO_BIN_EXE_berth"));
         printed.args(["install", "--namespace", "queues"]);
-        if let Some(configuration) = &configuration {
+        if has_options {
+            rendered.args(["--set", "appwrapper=true,nodeHealth=true,slackQueue=slack"]);
+            printed.args(["--appwrapper", "--node-health", "--slack-queue", "slack"]);
+        }
+        if let Some(configuration) = configuration {
             // JSON is YAML. In Helm's values, the configuration file is a string.
             std::fs::write(&file, configuration.to_string()).expect("written");
             rendered.arg("--set-file").arg(format!("configuration={}", file.display()));

@@ -19,8 +19,8 @@ const HELD: &str = "berth.dev/held";
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 /// A bare API server with an installation.
-struct Installed {
-    cluster: Cluster,
+pub struct Installed {
+    pub cluster: Cluster,
     hooks: String,
     configuration: Option<String>,
 }
@@ -31,7 +31,13 @@ const NO_SELECTOR: &str = r#"{"spec": {"selector": null}}"#;
 impl Installed {
     /// Installs the controllers with this configuration.
     fn new(configuration: Option<&str>) -> Self {
-        let cluster = Cluster::apiserver(&["--bare"]);
+        Self::with(configuration, &[], &[])
+    }
+
+    /// Installs the controllers with this configuration, further options of the API server, and
+    /// further options of the installation.
+    pub fn with(configuration: Option<&str>, of_server: &[&str], of_install: &[&str]) -> Self {
+        let cluster = Cluster::apiserver(&[&["--bare"][..], of_server].concat());
         let file = configuration.map(|text| {
             let path = cluster.kubeconfig.with_file_name("configuration.yaml");
             std::fs::write(&path, text).expect("written");
@@ -40,6 +46,7 @@ impl Installed {
         let kubeconfig = cluster.kubeconfig.display().to_string();
         let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
         arguments.extend(file.as_deref());
+        arguments.extend(of_install);
         install(&arguments);
         // The webhook port of the controllers at every start. No other process uses it in between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
@@ -59,7 +66,7 @@ impl Installed {
     }
 
     /// Starts the controllers, and waits until they lead and their webhooks can be called.
-    fn controller(&self, arguments: &[&str]) -> Process {
+    pub fn controller(&self, arguments: &[&str]) -> Process {
         let mut all = vec!["--leader-elect=false", self.hooks.as_str()];
         all.extend(self.configuration.as_deref());
         all.extend(arguments);

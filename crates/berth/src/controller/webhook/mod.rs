@@ -40,6 +40,8 @@ use tokio::task::JoinSet;
 use super::aggregated::{Aggregated, AnyCertificate};
 use crate::component::listen::{self, BindAddress, Handler};
 use app_wrappers::AppWrappers;
+use berth_api::berth::NodeHealthConfiguration;
+use berth_operators::health::avoid_unhealthy_nodes;
 use certificate::{Certificates, Material};
 
 /// Path of the webhook that sets defaults of AppWrappers.
@@ -153,6 +155,14 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
+/// Webhooks of options of `berth controller`.
+pub struct Further {
+    /// The webhooks of AppWrappers.
+    pub app_wrappers: Option<AppWrappers>,
+    /// The nodes that new pods of queued jobs avoid.
+    pub node_health: Option<Arc<NodeHealthConfiguration>>,
+}
+
 impl Bound {
     /// The bound address.
     pub fn address(&self) -> anyhow::Result<SocketAddr> {
@@ -173,7 +183,7 @@ impl Bound {
         config: Config,
         controllers: Controllers,
         aggregated: Aggregated,
-        app_wrappers: Option<AppWrappers>,
+        further: Further,
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Certificate> {
         let certificate = Certificate::default();
@@ -185,7 +195,7 @@ impl Bound {
         tasks.spawn(listen::serve(
             self.listener,
             Some(Arc::new(tls)),
-            handler(Webhooks::new(config), controllers, aggregated, app_wrappers),
+            handler(Webhooks::new(config), controllers, aggregated, further),
         ));
         tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
         Ok(certificate)
@@ -285,20 +295,15 @@ fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
     Ok(certified)
 }
 
-fn handler(
-    webhooks: Webhooks,
-    controllers: Controllers,
-    aggregated: Aggregated,
-    app_wrappers: Option<AppWrappers>,
-) -> Handler {
-    let shared = Arc::new((webhooks, controllers, aggregated, app_wrappers));
+fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated, further: Further) -> Handler {
+    let shared = Arc::new((webhooks, controllers, aggregated, further));
     Arc::new(move |request| {
         let shared = shared.clone();
         Box::pin(async move {
             if request.uri().path().starts_with("/apis/") {
                 return shared.2.answer(request).await;
             }
-            answer(request, &shared.0, &shared.1, shared.3.as_ref()).await
+            answer(request, &shared.0, &shared.1, &shared.3).await
         })
     })
 }
@@ -307,9 +312,10 @@ async fn answer(
     request: Request<Incoming>,
     webhooks: &Webhooks,
     controllers: &Controllers,
-    app_wrappers: Option<&AppWrappers>,
+    further: &Further,
 ) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
+    let app_wrappers = further.app_wrappers.as_ref();
     let of_app_wrappers = match path.as_str() {
         APP_WRAPPERS_MUTATE => app_wrappers.map(|webhooks| (webhooks, Stage::Mutate)),
         APP_WRAPPERS_VALIDATE => app_wrappers.map(|webhooks| (webhooks, Stage::Validate)),
@@ -337,7 +343,12 @@ async fn answer(
         let stores = installed.as_ref().map(|installed| &installed.stores);
         let lookup: Lookup<'_> = &|group, resource, namespace, name| stores?.find(group, resource, namespace, name);
         match path.as_str() {
-            "/mutate" => review::admission(webhooks, Stage::Mutate, &review, lookup),
+            "/mutate" => review::admission_also(webhooks, Stage::Mutate, &review, lookup, &|request, object| {
+                let is_new_pod = (request.group, request.resource) == ("", "pods") && request.old_object.is_none();
+                if let Some(configuration) = further.node_health.as_deref().filter(|_| is_new_pod) {
+                    avoid_unhealthy_nodes(object, configuration);
+                }
+            }),
             "/validate" => review::admission(webhooks, Stage::Validate, &review, lookup),
             _ => review::conversion(&review),
         }
