@@ -9,6 +9,7 @@
 use std::error::Error;
 
 use berth_operators::appwrapper::{self, config::ConfigurationFile};
+use berth_operators::training::metrics::JobMetrics;
 use berth_operators::{leader_worker_set, mpi, ray, trainer, training};
 use berth_runtime::{Clock, Manager};
 use kube::Client;
@@ -16,16 +17,17 @@ use kube::Client;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::try_default().await?;
+    let metrics = JobMetrics::default();
     let mut manager = Manager::new(client, Clock::system());
     for argument in std::env::args().skip(1) {
         let (operator, value) = argument.split_once('=').map_or((&*argument, None), |(name, it)| (name, Some(it)));
         match (operator, value) {
             ("app-wrappers", file) => appwrapper::install(&mut manager, &app_wrappers(file)?),
             ("leader-worker-sets", None) => leader_worker_set::install(&mut manager),
-            ("mpi", scheduler) => mpi::install(&mut manager, scheduler),
+            ("mpi", scheduler) => mpi::install(&mut manager, scheduler, &metrics),
             ("ray", None) => ray::install(&mut manager),
             ("trainer", None) => trainer::install(&mut manager),
-            ("training", scheduler) => training::install(&mut manager, scheduler),
+            ("training", scheduler) => training::install(&mut manager, scheduler, &metrics),
             _ => {
                 let known =
                     "app-wrappers[=FILE], leader-worker-sets, mpi[=SCHEDULER], ray, trainer, training[=SCHEDULER]";
