@@ -19,6 +19,7 @@ mod killed_leaders;
 mod kubectl;
 mod kubeflow;
 mod mlbatch;
+mod mlbatch_programs;
 mod outage;
 mod process;
 mod processes;
