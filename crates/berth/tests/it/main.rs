@@ -20,6 +20,7 @@ mod kubectl;
 mod kubeflow;
 mod memory;
 mod mlbatch;
+mod mlbatch_programs;
 mod outage;
 mod process;
 mod processes;
