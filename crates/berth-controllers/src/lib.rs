@@ -12,6 +12,7 @@ pub mod aggregated;
 pub mod concurrent_admission;
 pub mod conditions;
 pub mod configuration;
+pub mod controllers;
 pub mod cool_down;
 pub mod decisions;
 pub mod duration;

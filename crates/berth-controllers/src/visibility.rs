@@ -5,6 +5,7 @@
 
 use berth_engine::QueuePosition;
 use berth_runtime::{Cache, ObjectKey};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -100,7 +101,9 @@ impl Visibility {
                 let mut metadata = json!({"name": key.name, "namespace": key.namespace});
                 if let Some(workload) = workload {
                     metadata["creationTimestamp"] = json!(workload.creation_timestamp());
-                    metadata["ownerReferences"] = json!(workload.owner_references());
+                    let owners = workload.owner_references().iter();
+                    let owner = |it: &OwnerReference| json!({"apiVersion": it.api_version, "kind": it.kind, "name": it.name, "uid": it.uid});
+                    metadata["ownerReferences"] = owners.map(owner).collect();
                 }
                 json!({
                     "metadata": metadata,

@@ -22,6 +22,7 @@ mod manager;
 mod packing;
 mod projection;
 mod queue;
+mod selection;
 mod takeover;
 mod turns;
 mod wire;
@@ -36,6 +37,7 @@ pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
+pub use selection::{InvalidItem, Selection};
 pub use wire::decode;
 pub use writer::{Writer, Written, is_controlled_by, owned_by};
 

@@ -21,7 +21,9 @@ use crate::cache::Subscriber;
 use crate::inform::Source;
 use crate::kinds::{Kinds, Serving};
 use crate::wire::Undecoded;
-use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, projection, takeover};
+use crate::{
+    Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, Selection, projection, takeover,
+};
 
 /// From this retry delay on, a 404 is logged as a warning.
 const NOT_FOUND_WARN: Duration = Duration::from_millis(500);
@@ -71,6 +73,8 @@ pub struct Manager {
     catching_up: BTreeMap<TypeId, Box<dyn Fn() -> BoxFuture<()> + Send>>,
     /// Limits on the concurrency of controllers, by name.
     concurrency_max: BTreeMap<String, usize>,
+    /// Controllers that run, for all terms.
+    selection: Selection,
     controllers: Vec<Controller>,
     tasks: Vec<(String, BoxFuture<()>)>,
 }
@@ -111,6 +115,7 @@ impl Manager {
             names: BTreeMap::new(),
             catching_up: BTreeMap::new(),
             concurrency_max: BTreeMap::new(),
+            selection: Selection::default(),
             controllers: Vec::new(),
             tasks: Vec::new(),
         }
@@ -244,10 +249,29 @@ impl Manager {
         self.concurrency_max.insert(name.to_owned(), concurrency_max.max(1));
     }
 
+    /// Selects the controllers that run, for all terms. It must be called before controllers are
+    /// added. The other controllers keep their watches, and reconcile nothing.
+    pub fn select(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
+    /// Returns the names of the added controllers that do not run, in the order in which they were
+    /// added.
+    pub fn idle(&self) -> Vec<&str> {
+        let names = self.controllers.iter().map(|controller| controller.name.as_str());
+        names.filter(|name| !self.selection.runs(name)).collect()
+    }
+
+    /// Returns the names of the added controllers, in the order in which they were added.
+    pub fn controllers(&self) -> Vec<&str> {
+        self.controllers.iter().map(|controller| controller.name.as_str()).collect()
+    }
+
     /// Returns a builder for a controller. [`ControllerBuilder::run`] adds the controller to the
     /// manager.
     pub fn controller(&mut self, name: &str) -> ControllerBuilder<'_> {
-        let queue = Queue::new(self.clock.clone());
+        let clock = self.clock.clone();
+        let queue = if self.selection.runs(name) { Queue::new(clock) } else { Queue::closed(clock) };
         ControllerBuilder {
             manager: self,
             name: name.to_owned(),
@@ -587,5 +611,36 @@ mod tests {
         manager.limit_concurrency("late", 3);
         manager.run(tokio::time::sleep(Duration::from_secs(20))).await.expect("no task panics");
         assert_eq!([early, late, free].map(|it| it.max.load(Ordering::SeqCst)), [2, 3, 4]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_selected_controllers_reconcile_and_the_others_keep_their_watches() {
+        let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+        let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+        let mut manager = Manager::new(Client::new(service, "default"), clock);
+        manager.select("*,-idle".parse().expect("a selection"));
+        // Filled by this test alone, so that the manager does not wait for its informer.
+        let nodes: Cache<Node> = Cache::new();
+        let (busy, idle) = (Slow::default(), Slow::default());
+        let seen = Arc::new(AtomicUsize::new(0));
+        for (name, reconciler) in [("busy", &busy), ("idle", &idle)] {
+            let seen = seen.clone();
+            let watched = manager.controller(name).watch(&nodes, move |delta| {
+                seen.fetch_add(1, Ordering::SeqCst);
+                [ObjectKey::of(delta.latest().as_ref())]
+            });
+            watched.run(reconciler.clone());
+        }
+        assert_eq!((manager.controllers(), manager.idle()), (vec!["busy", "idle"], vec!["idle"]));
+        let change = async {
+            let mut node = Node::default();
+            node.metadata.name = Some("a".to_owned());
+            node.metadata.resource_version = Some("1".to_owned());
+            nodes.observe(node);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        };
+        manager.run(change).await.expect("no task panics");
+        assert_eq!(seen.load(Ordering::SeqCst), 2);
+        assert_eq!([busy, idle].map(|it| it.max.load(Ordering::SeqCst)), [1, 0]);
     }
 }

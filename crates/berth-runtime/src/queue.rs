@@ -32,6 +32,8 @@ pub struct Queue {
 struct Inner {
     state: Mutex<State>,
     wake: Notify,
+    /// True if keys are dropped, because no controller takes them.
+    closed: bool,
 }
 
 #[derive(Default)]
@@ -60,7 +62,12 @@ enum Place {
 
 impl Queue {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { inner: Arc::new(Inner { state: Mutex::default(), wake: Notify::new() }), clock }
+        Self { inner: Arc::new(Inner { state: Mutex::default(), wake: Notify::new(), closed: false }), clock }
+    }
+
+    /// Creates a queue that stays empty: the queue of a controller that does not run.
+    pub(crate) fn closed(clock: Clock) -> Self {
+        Self { inner: Arc::new(Inner { state: Mutex::default(), wake: Notify::new(), closed: true }), clock }
     }
 
     /// Adds a key that is due now.
@@ -75,6 +82,9 @@ impl Queue {
     }
 
     fn add_at(&self, key: ObjectKey, at: Instant) {
+        if self.inner.closed {
+            return;
+        }
         let mut state = self.lock();
         if state.running.contains(&key) {
             let slot = state.again.entry(key).or_insert(at);

@@ -18,6 +18,8 @@ pub(crate) mod readiness;
 pub mod reconcile;
 pub mod slices;
 mod start;
+#[cfg(test)]
+mod tests;
 pub mod topology;
 pub mod train_job;
 mod unqueued;

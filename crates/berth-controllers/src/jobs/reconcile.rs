@@ -564,11 +564,11 @@ impl<J: Job> Reconcile<'_, J> {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
                 self.report(PlannedEvent::normal(events::FINISHED_WORKLOAD, message));
+                return Ok(());
             }
-            return Ok(());
         }
         if let Some(how) = status::true_condition(&workload, conditions::FINISHED) {
-            if self.job.is_suspended() {
+            if self.job.is_suspended() && self.job.finished().is_none() {
                 let message = format!(
                     "Workload {} of this job has finished ({}: {}), so the job will not be started; delete that \
                      Workload to queue the job again",
@@ -577,6 +577,11 @@ impl<J: Job> Reconcile<'_, J> {
                     how.message
                 );
                 self.report(PlannedEvent::warning(events::WORKLOAD_FINISHED, message));
+            }
+            // Workloads that Berth made lose their finalizer when their job is deleted. The maker of
+            // a prebuilt Workload may delete it before.
+            if prebuilt_workload(&self.job).is_some() && remove_finalizer(&mut workload) {
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
             }
             return Ok(());
         }

@@ -52,8 +52,16 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("kueue_cluster_queue_info", Gauge, "Always 1; the labels give a cluster queue's parent and root cohort"),
     ("kueue_cluster_queue_resource_pending", Gauge, "Requests of pending workloads, by cluster queue and resource"),
     ("kueue_cluster_queue_nominal_quota", Gauge, "Nominal quota, by cluster queue, flavor and resource"),
-    ("kueue_cluster_queue_borrowing_limit", Gauge, "Borrowing limit, by cluster queue, flavor and resource, if set"),
-    ("kueue_cluster_queue_lending_limit", Gauge, "Lending limit, by cluster queue, flavor and resource, if set"),
+    (
+        "kueue_cluster_queue_borrowing_limit",
+        Gauge,
+        "Borrowing limit, by cluster queue, flavor and resource; +Inf without a limit",
+    ),
+    (
+        "kueue_cluster_queue_lending_limit",
+        Gauge,
+        "Lending limit, by cluster queue, flavor and resource; +Inf without a limit",
+    ),
     ("kueue_cluster_queue_resource_reservation", Gauge, "Reserved quota, by cluster queue, flavor and resource"),
     (
         "kueue_cluster_queue_resource_usage",

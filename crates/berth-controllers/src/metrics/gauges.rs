@@ -161,9 +161,8 @@ fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQue
             ("kueue_cluster_queue_borrowing_limit", it.borrowing_limit),
             ("kueue_cluster_queue_lending_limit", it.lending_limit),
         ] {
-            if let Some(limit) = limit {
-                series.set(family, &labels, quota(&it.resource, limit));
-            }
+            let limit = limit.map_or(f64::INFINITY, |limit| quota(&it.resource, limit));
+            series.set(family, &labels, limit);
         }
     }
     usage(series, "kueue_cluster_queue_resource_reservation", &[cohort, of], &status.flavors_reservation);

@@ -214,8 +214,8 @@ fn gauges_show_only_existing_queues() {
     assert_eq!(world.samples("kueue_cluster_queue_resource_pending"), ["{cluster_queue=a,resource=cpu} 13"]);
     let of = "{cohort=all,cluster_queue=a,flavor=default,resource=cpu}";
     assert_eq!(world.samples("kueue_cluster_queue_nominal_quota")[1], format!("{of} 2"));
-    assert_eq!(world.samples("kueue_cluster_queue_borrowing_limit"), [format!("{of} 0.5")]);
-    assert_eq!(world.samples("kueue_cluster_queue_lending_limit"), [""; 0]);
+    assert_eq!(world.samples("kueue_cluster_queue_borrowing_limit")[1], format!("{of} 0.5"));
+    assert_eq!(world.samples("kueue_cluster_queue_lending_limit")[1], format!("{of} +Inf"));
     assert_eq!(world.samples("kueue_cluster_queue_resource_reservation")[1], format!("{of} 1"));
     assert_eq!(world.samples("kueue_cluster_queue_info")[0], "{cluster_queue=a,parent_cohort=all,root_cohort=all} 1");
     assert_eq!(world.samples("kueue_cohort_info"), ["{cohort=all,parent_cohort=,root_cohort=all} 1"]);

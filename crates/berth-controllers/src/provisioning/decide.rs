@@ -103,8 +103,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     for (check, config) in &view.checks {
         let Some(state) = states.iter().find(|state| state.name == *check) else { continue };
         let latest = requests::latest(&view.requests, &name, check);
+        // Without its configuration, the check makes no request and keeps none.
         let Some(config) = config else {
-            kept.extend(latest.map(|(_, request)| request.name_any()));
             set(&mut changed, update(state, CheckState::Pending, "the check is not active"), view, &mut events);
             continue;
         };

@@ -246,3 +246,21 @@ fn requests_are_deleted_on_eviction_and_always_at_the_end() {
     });
     assert_eq!((deleted(&again), made.as_deref()), (1, Some("train-prov-2")));
 }
+
+#[test]
+fn the_request_of_a_check_without_configuration_is_deleted() {
+    let ready = workload(&[set("main", 1, "cpu")], json!({"state": "Ready"}), &[]);
+    let gates = Gates::default();
+    let view = View {
+        checks: [("prov".to_owned(), None)].into(),
+        requests: vec![answered(1, &[("Provisioned", "")])],
+        flavor: &|_| None,
+        cool_down: false,
+        has_alternative: &|_| false,
+        gates: &gates,
+        now: NOW.parse().expect("a time"),
+    };
+    let steps = decide(&ready, &view).expect("a decision");
+    assert_eq!(deleted(&steps), 1);
+    assert_eq!(verdict(&steps), Some((CheckState::Pending, "the check is not active".to_owned(), None)));
+}

@@ -59,6 +59,11 @@ pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
     if !status::is_admitted(workload) {
         return BTreeSet::new();
     }
+    reserved_hosts(workload)
+}
+
+/// Host names in the assignment of a workload, admitted or not; empty if its domains are not hosts.
+fn reserved_hosts(workload: &Workload) -> BTreeSet<String> {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
     let topologies = assignments.filter_map(|assignment| assignment.topology_assignment.as_ref());
@@ -75,15 +80,20 @@ pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
 /// workload. A recovered node is removed from the record.
 pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcome {
     let mut outcome = Outcome::default();
-    if !status::is_admitted(workload) || status::is_evicted(workload) || status::is_finished(workload) {
+    if status::is_evicted(workload) || status::is_finished(workload) {
+        return outcome;
+    }
+    if !status::is_admitted(workload) {
+        // A pod that was released before the workload lost its quota waits for a node that is no
+        // longer reserved.
+        let reserved = reserved_hosts(workload);
+        outcome.ended = lost(pods, |host| !reserved.contains(host), view.now);
         return outcome;
     }
     let mut failed: Vec<String> = Vec::new();
     let assigned = assigned_hosts(workload);
     for host in &assigned {
-        let here: Vec<&Arc<Pod>> =
-            pods.iter().filter(|pod| is_on(pod, host) && !has_ended(pod) && !is_gated(pod)).collect();
-        match node_health(workload, host, &here, view) {
+        match node_health(workload, host, pods, view) {
             Health::Failed => failed.push(host.clone()),
             Health::Good => {}
             Health::CheckAgain(after) => {
@@ -113,13 +123,18 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
     }
     // A pod that was released just before its node was replaced waits for a node that is no longer
     // assigned to its workload.
+    let is_lost = |host: &String| failed.contains(host) || (!assigned.is_empty() && !assigned.contains(host));
+    outcome.ended = lost(pods, is_lost, view.now);
+    outcome
+}
+
+/// The pods that wait for a node they cannot get, each before and after it is marked Failed.
+fn lost(pods: &[Arc<Pod>], is_lost: impl Fn(&String) -> bool, now: Timestamp) -> Vec<(Arc<Pod>, Pod)> {
     let stuck = pods.iter().filter(|pod| is_stuck(pod)).filter_map(|pod| {
         let host = pinned_to(pod, &[HOSTNAME])?.concat();
-        let lost = failed.contains(&host) || (!assigned.is_empty() && !assigned.contains(&host));
-        lost.then(|| (pod.clone(), ended(pod, &host, view.now)))
+        is_lost(&host).then(|| (pod.clone(), ended(pod, &host, now)))
     });
-    outcome.ended = stuck.collect();
-    outcome
+    stuck.collect()
 }
 
 enum Health {
@@ -129,13 +144,13 @@ enum Health {
 }
 
 /// The health of a node for a workload (§15.1).
-fn node_health(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -> Health {
+fn node_health(workload: &Workload, host: &str, pods: &[Arc<Pod>], view: &View<'_>) -> Health {
     let Some(node) = (view.node)(host) else { return Health::Failed };
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let Some(ready) = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready") else {
         return Health::Failed;
     };
-    let progressing = pods.iter().any(|pod| is_progressing(pod));
+    let progressing = pods.iter().any(|pod| is_progressing(pod, &node.name_any()));
     if ready.status != "True" {
         let by_pods = view.gates.on(Gate::TASReplaceNodeOnPodTermination);
         if by_pods && !progressing {
@@ -221,13 +236,9 @@ fn repulsion(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> R
     of_sets.max().unwrap_or(Repulsion::None)
 }
 
-fn is_on(pod: &Pod, host: &str) -> bool {
-    pinned_to(pod, &[HOSTNAME]).is_some_and(|pinned| pinned == [host])
-}
-
-/// True if the pod is bound to a node and has not ended.
-fn is_progressing(pod: &Pod) -> bool {
-    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+/// True if the pod is bound to this node and has not ended.
+fn is_progressing(pod: &Pod, node: &str) -> bool {
+    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     bound && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 

@@ -320,3 +320,30 @@ fn a_recovered_node_is_removed_from_the_record() {
     let outcome = assessed(&workload, &[], vec![node("a", "True", json!({}))], &Gates::default());
     assert_eq!(unhealthy(&outcome), Some(Vec::new()));
 }
+
+#[test]
+fn a_pod_runs_on_the_node_that_it_is_bound_to() {
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let nodes = || vec![node("a", "False", json!({})), node("b", "True", json!({}))];
+    let bound = |to: &str| {
+        let mut pod = (*pod(0, Some("a"), "Running")).clone();
+        let spec = pod.spec.as_mut().expect("a spec");
+        (spec.node_selector, spec.node_name) = (None, Some(to.to_owned()));
+        [Arc::new(pod)]
+    };
+    assert_eq!(assessed(&workload, &bound("a"), nodes(), &Gates::default()), Outcome::default());
+    assert_eq!(unhealthy(&assessed(&workload, &bound("b"), nodes(), &Gates::default())), Some(vec!["a".to_owned()]));
+}
+
+#[test]
+fn a_pod_released_before_its_workload_lost_its_quota_is_terminated() {
+    let nodes = || vec![node("a", "True", json!({}))];
+    let pods = [pod(0, Some("a"), "Pending"), pod(1, Some("a"), "Running"), pod(2, None, "Pending")];
+    let mut waiting = workload(&[("a", 1)], by_index(), &[]);
+    waiting.status.as_mut().expect("a status").conditions.retain(|it| it.type_ != conditions::ADMITTED);
+    assert_eq!(assessed(&waiting, &pods, nodes(), &Gates::default()), Outcome::default(), "its node is reserved");
+    waiting.status = None;
+    let outcome = assessed(&waiting, &pods, nodes(), &Gates::default());
+    let ended: Vec<String> = outcome.ended.iter().map(|(pod, _)| pod.name_any()).collect();
+    assert_eq!((ended, outcome.workload), (vec!["train-0".to_owned()], None));
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::constants::MULTIKUEUE_CONTROLLER;
-use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, LocalQueue, PodSet};
+use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, LocalQueue};
 use berth_api::kueue::{self, annotations};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
@@ -258,13 +258,13 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
         let named = of_annotations.filter(|_| gates.on(Gate::WorkloadIdentifierAnnotations));
         named.cloned().unwrap_or_else(|| label(job, kueue::labels::PREBUILT_WORKLOAD))
     };
+    let (after, before) = (prebuilt(new), prebuilt(old));
+    if after != before && !new.is_suspended() && !is_elastic(old, gates) {
+        let annotated = new.annotations().contains_key(annotations::PREBUILT_WORKLOAD);
+        let at = if annotated { &at_annotations } else { &at_labels };
+        errors.push(Error::invalid(&at.key(kueue::labels::PREBUILT_WORKLOAD), after, IMMUTABLE));
+    }
     if !both_suspended {
-        let (after, before) = (prebuilt(new), prebuilt(old));
-        if after != before {
-            let annotated = new.annotations().contains_key(annotations::PREBUILT_WORKLOAD);
-            let at = if annotated { &at_annotations } else { &at_labels };
-            errors.push(Error::invalid(&at.key(kueue::labels::PREBUILT_WORKLOAD), after, IMMUTABLE));
-        }
         let (after, before) =
             (label(new, kueue::labels::MAX_EXEC_TIME_SECONDS), label(old, kueue::labels::MAX_EXEC_TIME_SECONDS));
         if after != before {
@@ -305,7 +305,14 @@ pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
 
 /// Validates a change to a batch Job.
 pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: bool, gates: &Gates) -> Vec<Error> {
-    let mut errors = validate_batch_job(new, gates);
+    let mut errors = validate_job_on_create(new, gates);
+    // A partially admitted job may run at its minimum.
+    let minimum = |job: &BatchJob| job.annotations().get(annotations::JOB_MIN_PARALLELISM).cloned();
+    if minimum(new) != minimum(old) {
+        errors.extend(partial_admission(new, gates));
+    }
+    errors.extend(synced_completions(new));
+    errors.extend(batch_topology(new, gates));
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
     let metadata = Path::new("metadata");
     let annotations = metadata.child("annotations");
@@ -418,9 +425,30 @@ pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates)
     let own = (K::DESCRIPTION.validate)(job.spec(), is_elastic(job, gates), &Path::new("spec"));
     if own.is_empty() && job.is_queued() {
         errors.extend(validate_pod_sets(job, gates));
+        errors.extend(described_topology(job, gates));
     }
     errors.extend(own);
     errors
+}
+
+/// Validates the topology requests of the kind's pod templates.
+fn described_topology<K: Described>(job: &K, gates: &Gates) -> Vec<Error> {
+    if !gates.on(Gate::TopologyAwareScheduling) || K::FRAMEWORK == "workload.codeflare.dev/appwrapper" {
+        return Vec::new();
+    }
+    let Ok(groups) = (K::DESCRIPTION.groups)(job.spec()) else { return Vec::new() };
+    let annotated: Vec<(String, Option<BTreeMap<String, String>>)> = groups
+        .iter()
+        .map(|group| {
+            let pointer = format!("{}/metadata/annotations", group.template);
+            let map = job.spec().pointer(&pointer).filter(|value| value.is_object()).map(read_map);
+            (format!("spec{}", pointer.replace('/', ".")), map)
+        })
+        .collect();
+    let pod_sets = job.pod_sets(gates).unwrap_or_default();
+    let placed = annotated.iter().map(|(path, map)| (path.as_str(), map.as_ref())).collect::<Vec<_>>();
+    let groups_pods = K::FRAMEWORK == "kubeflow.org/mpijob" || K::FRAMEWORK.starts_with("ray.io/");
+    topology::templates(&placed, &pod_sets, groups_pods, gates)
 }
 
 /// Validates a change to a job of another project's kind.
@@ -476,97 +504,12 @@ fn set_topology(set: &JobSet, gates: &Gates) -> Vec<Error> {
     if !gates.on(Gate::TopologyAwareScheduling) {
         return Vec::new();
     }
-    let spec = Path::new("spec");
-    let list = spec.child("replicatedJobs");
-    let mut errors = Vec::new();
-    let templates: Vec<Option<&BTreeMap<String, String>>> = set
-        .spec
-        .replicated_jobs
-        .iter()
-        .map(|job| job.template.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()))
-        .collect();
-    for (index, annotations) in templates.iter().enumerate() {
-        with_annotations_path(&list, index, |path| errors.extend(topology::annotations(*annotations, path, gates)));
-    }
-    if !errors.is_empty() {
-        return errors;
-    }
-    let pod_sets = set.pod_sets(gates).unwrap_or_default();
-    for (index, pod_set) in pod_sets.iter().enumerate() {
-        with_annotations_path(&list, index, |path| errors.extend(topology::slice_size(pod_set, path)));
-    }
-    errors.extend(grouping(&pod_sets, &list));
-    errors
-}
-
-fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<'_>)) {
-    let job = list.index(index);
-    let job_template = job.child("template");
-    let spec = job_template.child("spec");
-    let template = spec.child("template");
-    let metadata = template.child("metadata");
-    then(&metadata.child("annotations"));
-}
-
-/// Validates groups of pod sets that are placed together: exactly two pod sets with the same
-/// topology request, at least one of them with a single pod.
-fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
-    let annotation = |set: &PodSet, key: &str| -> Option<String> {
-        set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()
-    };
-    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, set) in pod_sets.iter().enumerate() {
-        if let Some(name) = annotation(set, annotations::PODSET_GROUP_NAME) {
-            groups.entry(name).or_default().push(index);
-        }
-    }
-    let mut errors = Vec::new();
-    for (name, members) in groups {
-        let [first, second] = members[..] else {
-            for index in members.clone() {
-                with_annotations_path(list, index, |path| {
-                    let detail =
-                        format!("can only define groups of exactly 2 pod sets, got: {} pod set(s)", members.len());
-                    errors.push(Error::invalid(&path.key(annotations::PODSET_GROUP_NAME), name.as_str(), detail));
-                });
-            }
-            continue;
-        };
-        let place = |index: usize| {
-            let set = &pod_sets[index];
-            (
-                annotation(set, annotations::PODSET_REQUIRED_TOPOLOGY),
-                annotation(set, annotations::PODSET_PREFERRED_TOPOLOGY),
-            )
-        };
-        if place(first) != place(second) {
-            for (index, other) in [(first, second), (second, first)] {
-                let mut text = String::new();
-                with_annotations_path(list, other, |path| text = path.to_string());
-                with_annotations_path(list, index, |path| {
-                    let detail = format!(
-                        "must specify '{}' or '{}' topology consistent with '{text}' in group '{name}'",
-                        annotations::PODSET_REQUIRED_TOPOLOGY,
-                        annotations::PODSET_PREFERRED_TOPOLOGY
-                    );
-                    let map = pod_sets[index].template.metadata.as_ref().and_then(|m| m.annotations.clone());
-                    errors.push(Error::invalid(path, json!(map), detail));
-                });
-            }
-        }
-        let counts = (pod_sets[first].count, pod_sets[second].count);
-        if counts.0 != 1 && counts.1 != 1 {
-            for index in [first, second] {
-                with_annotations_path(list, index, |path| {
-                    let detail = format!(
-                        "can only define groups where at least one pod set has only 1 replica, got: {} replica(s) and {} \
-                         replica(s) in the group",
-                        counts.0, counts.1
-                    );
-                    errors.push(Error::invalid(&path.key(annotations::PODSET_GROUP_NAME), name.as_str(), detail));
-                });
-            }
-        }
-    }
-    errors
+    let annotations = set.spec.replicated_jobs.iter().enumerate().map(|(index, job)| {
+        let path = format!("spec.replicatedJobs[{index}].template.spec.template.metadata.annotations");
+        let spec = job.template.spec.as_ref();
+        (path, spec.and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()))
+    });
+    let annotations: Vec<_> = annotations.collect();
+    let placed: Vec<_> = annotations.iter().map(|(path, map)| (path.as_str(), *map)).collect();
+    topology::templates(&placed, &set.pod_sets(gates).unwrap_or_default(), true, gates)
 }

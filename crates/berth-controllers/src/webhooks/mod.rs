@@ -144,7 +144,7 @@ impl Webhooks {
             return Vec::new();
         }
         if request.resource == "pods" {
-            return pods::validate_pod(object, request.old_object);
+            return pods::validate_pod(object, request.old_object, &self.gates);
         }
         if let Some(owner) = PodOwner::of(request.group, request.resource) {
             let changed = request.old_object.map(|old| pod_owners::validate_pod_owner_update(owner, object, old));

@@ -14,7 +14,7 @@ use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
 use crate::configuration::Config;
 use crate::gates::Gates;
-use crate::jobs::naming::{self, OwnerKind};
+use crate::jobs::naming::OwnerKind;
 
 /// A kind of object whose pods are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,6 @@ pub(super) fn default_pod_owner(
     }
     let class = object["metadata"]["labels"][labels::PRIORITY_CLASS].clone();
     let pods = replicas(object);
-    let name = metadata.name.unwrap_or_default();
     for pointer in owner.templates() {
         let Some(template) = object.pointer_mut(pointer).filter(|template| template.is_object()) else { continue };
         let labels = &mut template["metadata"]["labels"];
@@ -127,10 +126,6 @@ pub(super) fn default_pod_owner(
         }
         if !class.is_null() {
             labels[labels::PRIORITY_CLASS] = class.clone();
-        }
-        if owner == PodOwner::StatefulSet {
-            // The set's UID is not known at creation.
-            labels[labels::POD_GROUP_NAME] = json!(naming::workload_name(&name, "", &set_kind(), gates));
         }
         let annotations = &mut template["metadata"]["annotations"];
         annotations[annotations::POD_SUSPENDING_PARENT] = json!(owner.framework());
@@ -158,8 +153,20 @@ pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Valu
     let mut errors = Vec::new();
     let (after, before) = (queue(new), queue(old));
     let ready = old["status"]["readyReplicas"].as_i64().unwrap_or(0) > 0;
-    if after != before && ready {
+    if after != before && (ready || after.is_empty()) {
         errors.push(Error::invalid(&labels.key(labels::QUEUE_NAME), after, IMMUTABLE));
+    }
+    let class = |object: &Value| object["metadata"]["labels"][labels::PRIORITY_CLASS].as_str().unwrap_or("").to_owned();
+    let at_class = labels.key(labels::PRIORITY_CLASS);
+    match (class(old).is_empty(), class(new).is_empty()) {
+        (true, false) if ready => {
+            let detail = "WorkloadPriorityClass cannot be added to a non-suspended workload";
+            errors.push(Error::invalid(&at_class, class(new), detail));
+        }
+        (false, true) => {
+            errors.push(Error::invalid(&at_class, "", "WorkloadPriorityClass cannot be removed from a workload"));
+        }
+        _ => {}
     }
     if owner == PodOwner::Deployment || before.is_empty() || after.is_empty() {
         return errors;
@@ -218,9 +225,7 @@ mod tests {
         let template = &object["spec"]["template"]["metadata"];
         assert_eq!(template["labels"][labels::QUEUE_NAME], "q");
         assert_eq!(template["labels"][labels::PRIORITY_CLASS], "high");
-        assert!(
-            template["labels"][labels::POD_GROUP_NAME].as_str().is_some_and(|it| it.starts_with("statefulset-db-"))
-        );
+        assert!(template["labels"][labels::POD_GROUP_NAME].is_null(), "the set's UID is not known yet");
         assert_eq!(template["annotations"][annotations::POD_GROUP_TOTAL_COUNT], "3");
         let mut object = set(3, "1", Value::Null);
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
@@ -264,6 +269,35 @@ mod tests {
         let template = &object["spec"]["template"]["metadata"];
         assert_eq!(template["annotations"][annotations::POD_SUSPENDING_PARENT], "deployment");
         assert!(template["labels"][labels::QUEUE_NAME].is_null());
+    }
+
+    #[test]
+    fn a_queue_name_and_a_priority_class_cannot_be_removed() {
+        let ready = json!({"replicas": 3, "readyReplicas": 1});
+        let mut plain = set(3, "1", Value::Null);
+        plain["metadata"]["labels"] = json!({});
+        let only_queue = |queue: &str, status: &Value| {
+            let mut object = set(3, "1", status.clone());
+            object["metadata"]["labels"] = json!({labels::QUEUE_NAME: queue});
+            object
+        };
+        let (queue, class) = (
+            format!("metadata.labels[{}]", labels::QUEUE_NAME),
+            format!("metadata.labels[{}]", labels::PRIORITY_CLASS),
+        );
+        for owner in [PodOwner::Deployment, PodOwner::StatefulSet] {
+            let wrong = |new: &Value, old: &Value| -> Vec<String> {
+                let errors = validate_pod_owner_update(owner, new, old);
+                errors.iter().map(|error| error.field.clone()).collect()
+            };
+            assert_eq!(wrong(&plain, &set(3, "1", Value::Null)), [queue.clone(), class.clone()]);
+            assert_eq!(wrong(&only_queue("other", &Value::Null), &only_queue("q", &Value::Null)), [""; 0]);
+            assert_eq!(wrong(&only_queue("other", &ready), &only_queue("q", &ready)), [queue.as_str()]);
+            assert_eq!(wrong(&set(3, "1", Value::Null), &only_queue("q", &Value::Null)), [""; 0]);
+            assert_eq!(wrong(&set(3, "1", ready.clone()), &only_queue("q", &ready)), [class.as_str()]);
+            // An object without a queue may stay without one.
+            assert_eq!(wrong(&plain, &plain), [""; 0]);
+        }
     }
 
     #[test]

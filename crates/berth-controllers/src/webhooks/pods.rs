@@ -3,6 +3,8 @@
 //! This code runs for every pod that is created. The object therefore stays JSON and is decoded
 //! only where necessary.
 
+use std::collections::BTreeMap;
+
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
@@ -11,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
-use super::{Lookup, held};
+use super::{Lookup, held, topology};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
@@ -106,9 +108,8 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == SET_PARENT {
         join_set(object, gates);
     }
-    let group = label(object, labels::POD_GROUP_NAME);
-    let group = if group.is_empty() { annotation(object, annotations::POD_GROUP_NAME) } else { group };
-    if !group.is_empty() && annotation(object, annotations::ROLE_HASH).is_empty() {
+    // A pod of another owner may get its group later, and its spec changes until then.
+    if annotation(object, annotations::ROLE_HASH).is_empty() {
         let role = shape::role(&object["spec"]);
         object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(role);
     }
@@ -161,17 +162,17 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     }
 }
 
-/// Puts the pods of a StatefulSet into one group. The template carries the group's name unless no
-/// webhook was available when the set was created, because the API server's policy cannot compute
-/// that name.
+/// Puts the pods of a StatefulSet into one group, named by the set and its UID, so that a new set of
+/// the same name gets a group of its own. Templates written by earlier versions carry the group's
+/// name.
 fn join_set(object: &mut Value, gates: &Gates) {
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
-    let Some(set) = set.and_then(|set| set["name"].as_str()) else { return };
-    let group = naming::workload_name(set, "", &super::pod_owners::set_kind(), gates);
+    let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
+    let group = naming::workload_name(set, uid, &super::pod_owners::set_kind(), gates);
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
 }
 
@@ -180,7 +181,7 @@ const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation a
 
 /// Validates a new or changed pod. Of a pod that is not queued, only the managed label is
 /// validated.
-pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
+pub(super) fn validate_pod(object: &Value, old: Option<&Value>, gates: &Gates) -> Vec<Error> {
     let names_group = |object: &Value| {
         let of = [label(object, labels::POD_GROUP_NAME), annotation(object, annotations::POD_GROUP_NAME)];
         of.into_iter().find(|name| !name.is_empty()).map(str::to_owned)
@@ -215,9 +216,12 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
             } else if total.parse::<i32>().map_or(true, |total| total < 1) {
                 errors.push(Error::invalid(&at_total, total, "should be a number greater than or equal to 1"));
             }
-            let prebuilt = label(object, labels::PREBUILT_WORKLOAD);
+            let annotated = annotation(object, annotations::PREBUILT_WORKLOAD);
+            let by_annotation = gates.on(Gate::WorkloadIdentifierAnnotations) && !annotated.is_empty();
+            let prebuilt = if by_annotation { annotated } else { label(object, labels::PREBUILT_WORKLOAD) };
             if !prebuilt.is_empty() && prebuilt != name {
-                let at = labels.key(labels::PREBUILT_WORKLOAD);
+                let at = if by_annotation { &annotations } else { &labels };
+                let at = at.key(labels::PREBUILT_WORKLOAD);
                 errors.push(Error::invalid(
                     &at,
                     prebuilt,
@@ -231,6 +235,8 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
         }
         None => {}
     }
+    let requests = BTreeMap::<String, String>::deserialize(&object["metadata"]["annotations"]).ok();
+    errors.extend(topology::annotations(requests.as_ref(), &annotations, gates));
     let Some(old) = old else { return errors };
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
@@ -273,7 +279,7 @@ mod tests {
     }
 
     fn wrong(new: &Value, old: Option<&Value>) -> Vec<String> {
-        validate_pod(new, old).iter().map(ToString::to_string).collect()
+        validate_pod(new, old, &Gates::default()).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -350,6 +356,12 @@ mod tests {
         );
         pod["metadata"]["annotations"] = json!({annotations::POD_GROUP_TOTAL_COUNT: "2"});
         assert_eq!(wrong(&pod, None), Vec::<String>::new());
+        let mut prebuilt = pod.clone();
+        prebuilt["metadata"]["annotations"][annotations::PREBUILT_WORKLOAD] = json!("g");
+        assert_eq!(wrong(&prebuilt, None), Vec::<String>::new());
+        prebuilt["metadata"]["annotations"][annotations::PREBUILT_WORKLOAD] = json!("h");
+        let at = format!("metadata.annotations[{}]", annotations::PREBUILT_WORKLOAD);
+        assert!(wrong(&prebuilt, None)[0].starts_with(&at), "{:?}", wrong(&prebuilt, None));
         let mut other = pod.clone();
         other["metadata"]["labels"][labels::POD_GROUP_NAME] = json!("h");
         assert_eq!(wrong(&other, Some(&pod)).len(), 1);

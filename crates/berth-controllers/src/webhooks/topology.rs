@@ -128,3 +128,84 @@ pub fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
     (size > pod_set.count)
         .then(|| Error::invalid(&path.key(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS), size, detail))
 }
+
+/// Validates the topology requests of several pod templates: for each, the path of its annotations
+/// and the annotations. `pod_sets` has the pod set of each template, in the same order. If
+/// `groups`, pod sets may name a group that is placed together.
+pub fn templates(
+    templates: &[(&str, Option<&BTreeMap<String, String>>)],
+    pod_sets: &[PodSet],
+    groups: bool,
+    gates: &Gates,
+) -> Vec<Error> {
+    let errors: Vec<Error> =
+        templates.iter().flat_map(|(path, map)| annotations(*map, &Path::new(path), gates)).collect();
+    if !errors.is_empty() {
+        return errors;
+    }
+    let with_set = templates.iter().zip(pod_sets);
+    let mut errors: Vec<Error> = with_set.filter_map(|((path, _), set)| slice_size(set, &Path::new(path))).collect();
+    if groups {
+        let paths: Vec<&str> = templates.iter().map(|(path, _)| *path).collect();
+        errors.extend(grouping(pod_sets, &paths));
+    }
+    errors
+}
+
+/// Validates groups of pod sets that are placed together: exactly two pod sets with the same
+/// topology request, at least one of them with a single pod. `paths` has the paths of their
+/// annotations.
+fn grouping(pod_sets: &[PodSet], paths: &[&str]) -> Vec<Error> {
+    let annotation = |set: &PodSet, key: &str| -> Option<String> {
+        set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()
+    };
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, set) in pod_sets.iter().enumerate().take(paths.len()) {
+        if let Some(name) = annotation(set, annotations::PODSET_GROUP_NAME) {
+            groups.entry(name).or_default().push(index);
+        }
+    }
+    let mut errors = Vec::new();
+    let mut wrong = |index: usize, name: &str, detail: String| {
+        let path = Path::new(paths[index]);
+        errors.push(Error::invalid(&path.key(annotations::PODSET_GROUP_NAME), name, detail));
+    };
+    let mut inconsistent = Vec::new();
+    for (name, members) in groups {
+        let [first, second] = members[..] else {
+            for index in &members {
+                let detail = format!("can only define groups of exactly 2 pod sets, got: {} pod set(s)", members.len());
+                wrong(*index, &name, detail);
+            }
+            continue;
+        };
+        let place = |index: usize| {
+            let modes = [annotations::PODSET_REQUIRED_TOPOLOGY, annotations::PODSET_PREFERRED_TOPOLOGY];
+            modes.map(|mode| annotation(&pod_sets[index], mode))
+        };
+        if place(first) != place(second) {
+            inconsistent.extend([(first, second, name.clone()), (second, first, name.clone())]);
+        }
+        let (one, other) = (pod_sets[first].count, pod_sets[second].count);
+        if one != 1 && other != 1 {
+            for index in [first, second] {
+                let detail = format!(
+                    "can only define groups where at least one pod set has only 1 replica, got: {one} replica(s) and \
+                     {other} replica(s) in the group"
+                );
+                wrong(index, &name, detail);
+            }
+        }
+    }
+    for (index, other, name) in inconsistent {
+        let detail = format!(
+            "must specify '{}' or '{}' topology consistent with '{}' in group '{name}'",
+            annotations::PODSET_REQUIRED_TOPOLOGY,
+            annotations::PODSET_PREFERRED_TOPOLOGY,
+            paths[other]
+        );
+        let map = pod_sets[index].template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
+        errors.push(Error::invalid(&Path::new(paths[index]), json!(map), detail));
+    }
+    errors
+}

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::labels;
 use crate::gates::{Gate, Gates};
+use crate::jobs::is_elastic;
 use crate::priority;
 use crate::workload::status::has_quota_reservation;
 
@@ -23,9 +24,7 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     let mut errors = pod_sets(workload, gates);
     let status = Path::new("status");
     let spec_names: Vec<&str> = workload.spec.pod_sets.iter().map(|set| set.name.as_str()).collect();
-    if has_quota_reservation(workload) {
-        errors.extend(admission(workload, &status.child("admission")));
-    }
+    errors.extend(admission(workload, None, &status.child("admission")));
     let metadata = Path::new("metadata");
     let annotations = workload.metadata.annotations.as_ref();
     if gates.on(Gate::AdmissionGatedBy) {
@@ -45,7 +44,7 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
         let path = metadata.child("annotations");
         errors.push(Error::invalid(&path.key(annotations::PRIORITY_BOOST), text, message));
     }
-    errors.extend(reclaimable(workload, None, &status.child("reclaimablePods"), &spec_names));
+    errors.extend(reclaimable(workload, None, &status.child("reclaimablePods"), &spec_names, gates));
     errors.extend(checks(workload, &status.child("admissionChecks"), &spec_names));
     errors
 }
@@ -63,26 +62,17 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
     let elastic = gates.on(Gate::ElasticJobsViaWorkloadSlices);
     let names: Vec<&str> = new.spec.pod_sets.iter().map(|set| set.name.as_str()).collect();
     errors.extend(pod_sets(new, gates));
-    if has_quota_reservation(new) {
-        errors.extend(admission(new, &status.child("admission")));
-    }
-    errors.extend(reclaimable(new, Some(old), &status.child("reclaimablePods"), &names));
+    errors.extend(admission(new, Some(old), &status.child("admission")));
+    errors.extend(reclaimable(new, Some(old), &status.child("reclaimablePods"), &names, gates));
     errors.extend(checks(new, &status.child("admissionChecks"), &names));
-    let both = has_quota_reservation(new) && has_quota_reservation(old);
-    if both {
+    if has_quota_reservation(old) {
         errors.extend(same_pod_sets(&new.spec.pod_sets, &old.spec.pod_sets, elastic, &spec.child("podSets")));
-        errors.extend(reclaimable_update(new, old, &status.child("reclaimablePods"), elastic));
-        let assigned = |workload: &Workload| -> Vec<String> {
-            let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
-            admission.map(|a| a.pod_set_assignments.iter().map(|p| p.name.clone()).collect()).unwrap_or_default()
-        };
-        let (before, after) = (assigned(old), assigned(new));
-        if !before.is_empty() && !after.is_empty() && before != after {
-            let value = new.status.as_ref().and_then(|status| serde_json::to_value(&status.admission).ok());
-            let detail = "podSetAssignments cannot be added or removed";
-            errors.push(Error::invalid(&status.child("admission"), value.unwrap_or_default(), detail));
+        if has_quota_reservation(new) {
+            errors.extend(reclaimable_update(new, old, &status.child("reclaimablePods"), gates));
         }
     }
+    errors.extend(admission_update(new, old, gates, &status.child("admission")));
+    errors.extend(cluster_name_update(new, old, gates, &status.child("clusterName")));
     let list = status.child("admissionChecks");
     let states = |workload: &Workload| workload.status.as_ref().map(|s| s.admission_checks.clone()).unwrap_or_default();
     let old_states = states(old);
@@ -157,6 +147,52 @@ fn same_updates(new: &[PodSetUpdate], old: &[PodSetUpdate]) -> bool {
         })
 }
 
+/// Validates that an admission is set or unset as a whole. Only the topology of its pods is decided
+/// later and may change.
+fn admission_update(new: &Workload, old: &Workload, gates: &Gates, path: &Path<'_>) -> Vec<Error> {
+    let admission = |workload: &Workload| workload.status.as_ref().and_then(|status| status.admission.clone());
+    let (Some(mut before), Some(mut after)) = (admission(old), admission(new)) else { return Vec::new() };
+    if before == after {
+        return Vec::new();
+    }
+    let value = json!(after);
+    let mut usages = Vec::new();
+    for admission in [&mut before, &mut after] {
+        for assignment in &mut admission.pod_set_assignments {
+            if gates.on(Gate::TopologyAwareScheduling) {
+                assignment.topology_assignment = None;
+                assignment.delayed_topology_request = None;
+            }
+            // Amounts are compared as those of a container.
+            usages.push(json!({"requests": std::mem::take(&mut assignment.resource_usage)}));
+        }
+    }
+    let (usage_before, usage_after) = usages.split_at(before.pod_set_assignments.len());
+    let same_usage = usage_before.len() == usage_after.len()
+        && usage_before
+            .iter()
+            .zip(usage_after)
+            .all(|(before, after)| same_as("io.k8s.api.core.v1.ResourceRequirements", before, after));
+    if same_usage && same(&json!(before), &json!(after)) {
+        return Vec::new();
+    }
+    vec![Error::invalid(path, value, IMMUTABLE)]
+}
+
+/// Validates that a workload is dispatched to one of the nominated clusters. The replacement of an
+/// elastic workload follows its predecessor instead.
+fn cluster_name_update(new: &Workload, old: &Workload, gates: &Gates, path: &Path<'_>) -> Vec<Error> {
+    let name = |workload: &Workload| workload.status.as_ref().and_then(|status| status.cluster_name.clone());
+    let (None, Some(chosen)) = (name(old), name(new)) else { return Vec::new() };
+    let annotations = new.metadata.annotations.as_ref();
+    let replaces = annotations.is_some_and(|map| map.contains_key(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR));
+    let mut nominated = old.status.iter().flat_map(|status| &status.nominated_cluster_names);
+    if (gates.on(Gate::ElasticJobsViaWorkloadSlices) && replaces) || nominated.any(|name| *name == chosen) {
+        return Vec::new();
+    }
+    vec![Error::invalid(path, chosen, "when setting clusterName it must be one of the nominatedClusterNames")]
+}
+
 // -- pod sets -------------------------------------------------------------------------------------
 
 fn pod_sets(workload: &Workload, gates: &Gates) -> Vec<Error> {
@@ -190,6 +226,14 @@ fn pod_sets(workload: &Workload, gates: &Gates) -> Vec<Error> {
             }
         }
         errors.extend(topology(set, &at.child("topologyRequest"), gates));
+    }
+    let partial = workload.spec.pod_sets.iter().filter(|set| set.min_count.is_some()).count() as u64;
+    if partial > 1 {
+        errors.push(Error::invalid(&list, partial, "at most one podSet can use minCount"));
+    }
+    if partial > 0 && is_elastic(workload, gates) {
+        let detail = "partial admission and elastic job cannot be used together";
+        errors.push(Error::invalid(&list, partial, detail));
     }
     errors
 }
@@ -231,6 +275,10 @@ fn topology(set: &PodSet, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
         return Vec::new();
     };
     let mut errors = Vec::new();
+    if request.pod_set_slice_required_topology.is_some() && request.pod_set_slice_size.is_none() {
+        let detail = "must be set when podSetSliceRequiredTopology is specified";
+        errors.push(Error::required(&path.child("podSetSliceSize"), detail));
+    }
     if let Some(size) = request.pod_set_slice_size {
         let at = path.child("podSetSliceSize");
         if request.pod_set_slice_required_topology.is_none() {
@@ -252,22 +300,27 @@ fn topology(set: &PodSet, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
 
 // -- status ---------------------------------------------------------------------------------------
 
-fn admission(workload: &Workload, path: &Path<'_>) -> Vec<Error> {
-    let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
+/// Validates the admission of a workload that holds quota. A stored workload that holds quota
+/// without an admission may be changed, so that its finalizer can be removed.
+fn admission(workload: &Workload, old: Option<&Workload>, path: &Path<'_>) -> Vec<Error> {
+    if !has_quota_reservation(workload) {
+        return Vec::new();
+    }
+    let of = |workload: &Workload| workload.status.as_ref().and_then(|status| status.admission.clone());
+    let Some(admission) = of(workload) else {
+        if old.is_some_and(|old| has_quota_reservation(old) && of(old).is_none()) {
+            return Vec::new();
+        }
         return vec![Error::required(path, "must be set while quota is reserved")];
     };
     let mut errors = Vec::new();
     let list = path.child("podSetAssignments");
     for (index, assignment) in admission.pod_set_assignments.iter().enumerate() {
         let at = list.index(index);
-        let Some(set) = workload.spec.pod_sets.iter().find(|set| set.name == assignment.name) else {
+        if !workload.spec.pod_sets.iter().any(|set| set.name == assignment.name) {
             errors.push(Error::not_found(&at.child("name"), assignment.name.as_str()));
-            continue;
-        };
-        let count = i64::from(assignment.count.unwrap_or(set.count));
-        if count <= 0 {
-            continue;
         }
+        let Some(count) = assignment.count.map(i64::from).filter(|count| *count > 0) else { continue };
         let usage = at.child("resourceUsage");
         for (resource, quantity) in &assignment.resource_usage {
             let Ok(amount) = Quantity::parse(&quantity.0) else { continue };
@@ -281,15 +334,21 @@ fn admission(workload: &Workload, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, names: &[&str]) -> Vec<Error> {
+fn reclaimable(
+    workload: &Workload,
+    old: Option<&Workload>,
+    path: &Path<'_>,
+    names: &[&str],
+    gates: &Gates,
+) -> Vec<Error> {
     let mut errors = Vec::new();
-    let known =
-        old.and_then(|old| old.status.as_ref()).map(|status| status.reclaimable_pods.clone()).unwrap_or_default();
+    let old = old.filter(|_| is_elastic(workload, gates)).and_then(|old| old.status.as_ref());
+    let known = old.map(|status| status.reclaimable_pods.clone()).unwrap_or_default();
     for pods in workload.status.iter().flat_map(|status| &status.reclaimable_pods) {
         let at = path.key(&pods.name);
         match workload.spec.pod_sets.iter().find(|set| set.name == pods.name) {
             None => errors.push(Error::not_supported(&at.child("name"), pods.name.as_str(), names)),
-            // A count recorded before the pod set shrank is kept until the job's integration
+            // A count recorded before an elastic pod set shrank is kept until the job's integration
             // updates it.
             Some(set) if pods.count > set.count && !known.contains(pods) => {
                 let detail = format!("should be less or equal to {}", set.count);
@@ -303,7 +362,7 @@ fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, nam
 
 /// Validates that reclaimable pods do not decrease, unless the pod set of an elastic workload has
 /// shrunk below the admitted count.
-fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: bool) -> Vec<Error> {
+fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let list = |workload: &Workload| workload.status.as_ref().map(|s| s.reclaimable_pods.clone()).unwrap_or_default();
     let after = list(new);
     let shrank = |name: &str| {
@@ -314,6 +373,7 @@ fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: 
         matches!((admitted, wanted), (Some(admitted), Some(wanted)) if wanted < admitted)
     };
     let mut errors = Vec::new();
+    let elastic = is_elastic(new, gates);
     for before in list(old) {
         if elastic && shrank(&before.name) {
             continue;
@@ -322,7 +382,7 @@ fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: 
         match after.iter().find(|pods| pods.name == before.name) {
             None => errors.push(Error::required(&at, "cannot be removed")),
             Some(pods) if pods.count < before.count => {
-                let detail = format!("cannot be less then {}", before.count);
+                let detail = format!("cannot be less than {}", before.count);
                 errors.push(Error::invalid(&at.child("count"), pods.count, detail));
             }
             Some(_) => {}
@@ -347,4 +407,113 @@ fn checks(workload: &Workload, path: &Path<'_>, names: &[&str]) -> Vec<Error> {
         }
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn workload(pod_sets: Value, status: Value) -> Workload {
+        let object =
+            json!({"metadata": {"name": "w", "namespace": "ns"}, "spec": {"podSets": pod_sets}, "status": status});
+        serde_json::from_value(object).expect("a workload")
+    }
+
+    fn pod_sets(count: i32) -> Value {
+        json!([{"name": "main", "count": count, "template": {"spec": {"containers": []}}}])
+    }
+
+    fn holding(queue: &str, usage: &str) -> Value {
+        let now = "2026-01-01T00:00:00Z";
+        json!({
+            "conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+                "lastTransitionTime": now}],
+            "admission": {"clusterQueue": queue, "podSetAssignments": [
+                {"name": "main", "count": 1, "flavors": {"cpu": "on-demand"}, "resourceUsage": {"cpu": usage}}]},
+        })
+    }
+
+    fn fields(errors: Vec<Error>) -> Vec<String> {
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
+    fn update(new: &Workload, old: &Workload) -> Vec<String> {
+        fields(validate_workload_update(new, old, &Gates::default()))
+    }
+
+    #[test]
+    fn an_admission_is_set_or_unset_and_does_not_change() {
+        let held = workload(pod_sets(1), holding("q", "1"));
+        let waiting = workload(pod_sets(1), json!({}));
+        assert_eq!(update(&held, &waiting), [""; 0]);
+        assert_eq!(update(&waiting, &held), [""; 0]);
+        assert_eq!(update(&workload(pod_sets(1), holding("other", "1")), &held), ["status.admission"]);
+        assert_eq!(update(&workload(pod_sets(1), holding("q", "2")), &held), ["status.admission"]);
+        assert_eq!(update(&workload(pod_sets(1), holding("q", "1000m")), &held), [""; 0]);
+        let mut placed = held.clone();
+        let admission = placed.status.as_mut().and_then(|status| status.admission.as_mut()).expect("an admission");
+        let domains = json!({"levels": ["host"], "slices": []});
+        admission.pod_set_assignments[0].topology_assignment = serde_json::from_value(domains).expect("an assignment");
+        assert_eq!(update(&placed, &held), [""; 0], "the topology is assigned later");
+    }
+
+    #[test]
+    fn pod_sets_do_not_change_while_quota_is_held() {
+        let held = workload(pod_sets(2), holding("q", "1"));
+        let both = json!([pod_sets(2)[0], {"name": "other", "count": 1, "template": {"spec": {"containers": []}}}]);
+        assert_eq!(update(&workload(both.clone(), holding("q", "1")), &held), ["spec.podSets"]);
+        assert_eq!(update(&workload(both, json!({})), &held), ["spec.podSets"], "even as the quota is returned");
+        assert_eq!(update(&workload(pod_sets(3), holding("q", "1")), &held), ["spec.podSets.0"]);
+        assert_eq!(update(&workload(pod_sets(1), holding("q", "1")), &held), [""; 0], "elastic jobs shrink");
+    }
+
+    #[test]
+    fn one_pod_set_may_be_admitted_partially() {
+        let set = |name: &str, min: Option<i32>| json!({"name": name, "count": 3, "minCount": min, "template": {"spec": {"containers": []}}});
+        let validate = |workload: &Workload| fields(validate_workload(workload, &Gates::default()));
+        let one = workload(json!([set("a", Some(1)), set("b", None)]), json!({}));
+        assert_eq!(validate(&one), [""; 0]);
+        let two = workload(json!([set("a", Some(1)), set("b", Some(2))]), json!({}));
+        assert_eq!(validate(&two), ["spec.podSets"]);
+        let mut elastic = one;
+        elastic.metadata.annotations = Some([(annotations::ELASTIC_JOB.to_owned(), "true".to_owned())].into());
+        assert_eq!(validate(&elastic), ["spec.podSets"]);
+    }
+
+    #[test]
+    fn a_workload_is_dispatched_to_a_nominated_cluster() {
+        let nominated = workload(pod_sets(1), json!({"nominatedClusterNames": ["a", "b"]}));
+        let chosen = |name: &str| workload(pod_sets(1), json!({"clusterName": name}));
+        assert_eq!(update(&chosen("b"), &nominated), [""; 0]);
+        assert_eq!(update(&chosen("c"), &nominated), ["status.clusterName"]);
+    }
+
+    #[test]
+    fn a_stored_reservation_without_an_admission_can_be_changed() {
+        let mut bare = holding("q", "1");
+        bare["admission"] = Value::Null;
+        let broken = workload(pod_sets(1), bare.clone());
+        let mut changed = broken.clone();
+        changed.spec.priority = Some(3);
+        assert_eq!(update(&changed, &broken), [""; 0]);
+        assert_eq!(fields(validate_workload(&broken, &Gates::default())), ["status.admission"]);
+        assert_eq!(update(&broken, &workload(pod_sets(1), json!({}))), ["status.admission"]);
+    }
+
+    #[test]
+    fn slices_need_a_topology_and_a_size() {
+        let set = |request: Value| {
+            workload(
+                json!([{"name": "main", "count": 4, "topologyRequest": request, "template": {"spec": {"containers": []}}}]),
+                json!({}),
+            )
+        };
+        let at = "spec.podSets[0].topologyRequest.podSetSliceSize";
+        let wrong = |request: Value| fields(validate_workload(&set(request), &Gates::default()));
+        assert_eq!(wrong(json!({"podSetSliceRequiredTopology": "rack"})), [at]);
+        assert_eq!(wrong(json!({"podSetSliceSize": 2})), [at]);
+        assert_eq!(wrong(json!({"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 2})), [""; 0]);
+    }
 }

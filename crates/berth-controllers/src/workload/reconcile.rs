@@ -561,6 +561,7 @@ impl Reconcile<'_> {
     fn unreserved(&mut self) {
         let (gates, now) = (self.context.gates, self.context.now);
         let before = self.workload.clone();
+        self.drop_withdrawn_admission();
         self.preemption_gates();
         let observability = gates.on(Gate::UnadmittedWorkloadsObservability);
         let known = status::condition(&self.workload, conditions::QUOTA_RESERVED).cloned();
@@ -611,6 +612,16 @@ impl Reconcile<'_> {
         }
         if self.workload != before {
             self.write_status();
+        }
+    }
+
+    /// Drops an admission whose reservation another manager has set to False. A manager that applied
+    /// an admission by server-side apply owns fewer of its fields once the scheduler has written it.
+    fn drop_withdrawn_admission(&mut self) {
+        let withdrawn = status::condition(&self.workload, conditions::QUOTA_RESERVED)
+            .is_some_and(|condition| condition.status == "False");
+        if withdrawn && let Some(status) = self.workload.status.as_mut() {
+            status.admission = None;
         }
     }
 

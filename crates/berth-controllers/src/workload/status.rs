@@ -338,7 +338,8 @@ pub fn reset_checks(workload: &mut Workload, now: Timestamp) {
             state: CheckState::Pending,
             last_transition_time: Time(now),
             message: format!("Reset to Pending after eviction. Previously: {}", check.state),
-            requeue_after_seconds: None,
+            // Check controllers of other projects continue their back-off from it.
+            requeue_after_seconds: check.requeue_after_seconds,
             retry_count,
             pod_set_updates: Vec::new(),
         };

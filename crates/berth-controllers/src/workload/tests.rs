@@ -295,3 +295,30 @@ fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     let said = why(&stores("blue"), &waits).expect("a reason");
     assert!(said.starts_with("Misconfigured: resources validation failed: "), "{said}");
 }
+
+/// As when a client with field manager `kueue-admission` applies a status without an admission: it
+/// cannot remove fields that Berth's controllers own.
+#[test]
+fn an_admission_whose_reservation_another_writer_withdrew_is_dropped() {
+    let mut withdrawn = admitted("00:40:00");
+    status::set(&mut withdrawn, "QuotaReserved", false, "Pending", "By test", at("00:50:00"));
+    status::set(&mut withdrawn, "Admitted", false, "NoReservation", "", at("00:50:00"));
+    let after = reconciled(&stores("blue"), &withdrawn).expect("a write");
+    assert_eq!(after.status.as_ref().and_then(|status| status.admission.as_ref()), None);
+    assert!(!status::has_quota_reservation(&after));
+    assert_eq!(reconciled(&stores("blue"), &after), None, "it is stable");
+}
+
+#[test]
+fn checks_that_are_reset_keep_the_delay_of_their_retry() {
+    let mut evicted = admitted("00:40:00");
+    status::status_mut(&mut evicted).admission_checks = read(json!([
+        {"name": "retry", "state": "Retry", "message": "later", "lastTransitionTime": NOW,
+         "requeueAfterSeconds": 60, "retryCount": 1, "podSetUpdates": [{"name": "main"}]},
+        {"name": "new", "state": "Pending", "message": "", "lastTransitionTime": NOW, "requeueAfterSeconds": 5}]));
+    status::reset_checks(&mut evicted, at("01:00:00"));
+    let checks = evicted.status.expect("a status").admission_checks;
+    assert_eq!(checks[0].requeue_after_seconds, Some(60));
+    assert_eq!((checks[0].retry_count, checks[0].pod_set_updates.len()), (Some(2), 0));
+    assert_eq!(checks[1].requeue_after_seconds, Some(5));
+}

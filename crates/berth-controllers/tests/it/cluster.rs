@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
 use berth_controllers::Config;
 use berth_controllers::explain::Explain;
-use berth_runtime::{Clock, Manager};
+use berth_runtime::{Clock, Manager, Selection};
 use berth_store::MemoryStore;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -34,6 +34,11 @@ impl Cluster {
 
     /// Starts a server; the controllers start when the returned manager runs.
     pub async fn without_controllers(config: Config) -> (Cluster, Manager) {
+        Self::with_some_controllers(config, Selection::default()).await
+    }
+
+    /// Starts a server; the selected controllers start when the returned manager runs.
+    pub async fn with_some_controllers(config: Config, selection: Selection) -> (Cluster, Manager) {
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let now = clock.clone();
         let server = ApiServer::new(ServerConfig::new(Arc::new(MemoryStore::new()), Arc::new(move || now.now())));
@@ -58,6 +63,7 @@ impl Cluster {
             }
         });
         let mut manager = Manager::new(Client::new(watched, "default"), clock.clone());
+        manager.select(selection);
         let explain = berth_controllers::install(&mut manager, config).explain;
         (Cluster { client, clock, refused, explain }, manager)
     }

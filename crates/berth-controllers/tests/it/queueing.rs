@@ -64,6 +64,35 @@ async fn is_suspended(cluster: &Cluster, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_the_scheduler_workloads_are_counted_and_not_admitted() {
+    let selection = "*,-scheduler".parse().expect("a selection");
+    let (cluster, manager) = Cluster::with_some_controllers(Config::default(), selection).await;
+    tokio::spawn(manager.run(std::future::pending()));
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "2", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    cluster.create(job("first", "lq", "1")).await;
+    cluster.create(job("second", "lq", "1")).await;
+    cluster.pass(3).await;
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    assert_eq!(queue["status"]["pendingWorkloads"], 2, "{queue:#}");
+    assert!(is_suspended(&cluster, "first").await);
+    // Another program decides.
+    let workload = cluster.workload_of("team", "first").await;
+    let now = "2026-01-01T00:00:03Z";
+    let reserved = json!({"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+        "lastTransitionTime": now});
+    let assigned = json!({"name": "main", "count": 1, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": "1"}});
+    let admission = json!({"clusterQueue": "cq", "podSetAssignments": [assigned]});
+    cluster.patch_status(&workload, json!({"status": {"conditions": [reserved], "admission": admission}})).await;
+    cluster.pass(3).await;
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    assert_eq!((&queue["status"]["pendingWorkloads"], &queue["status"]["admittedWorkloads"]), (&json!(1), &json!(1)));
+    assert!(!is_suspended(&cluster, "first").await);
+    assert!(is_suspended(&cluster, "second").await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_starts_when_its_queue_has_quota_and_the_next_one_waits() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;

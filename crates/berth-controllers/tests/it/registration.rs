@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use berth_api::kueue::v1beta2::{ClusterQueue, LocalQueue, Workload};
-use berth_controllers::Config;
+use berth_controllers::configuration::frameworks;
 use berth_controllers::visibility::Page;
+use berth_controllers::{Config, configuration, controllers};
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use http::{Request, Response};
 use kube::Client;
@@ -53,4 +54,29 @@ async fn a_controller_registered_after_the_scheduler_sees_an_engine_that_has_app
         "spec": {"queueName": "main", "podSets": []},
     })));
     assert_eq!(*seen.lock().expect("no test panics here"), [1]);
+}
+
+/// Names that `--controllers` accepts are the names of the controllers that can be registered.
+#[tokio::test]
+async fn the_names_of_controllers_are_those_that_are_registered() {
+    let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let mut manager = Manager::new(Client::new(service, "default"), Clock::system());
+    let frameworks: Vec<&str> =
+        frameworks::names().into_iter().filter(|name| berth_controllers::jobs::is_integrated(name)).collect();
+    let file = json!({
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "fairSharing": {},
+        "integrations": {"frameworks": frameworks}, "featureGates": {"ConcurrentAdmission": true},
+    });
+    let config = configuration::read(file, "berth-system").expect("a configuration").config;
+    berth_controllers::install(&mut manager, config);
+    let mut registered: Vec<String> = manager.controllers().into_iter().map(str::to_owned).collect();
+    registered.sort_unstable();
+    assert_eq!(registered, controllers::names());
+}
+
+#[test]
+fn a_selection_of_an_unknown_controller_is_reported() {
+    let selection = "*,-scheduler,-schedulers,appwrapper".parse().expect("a selection");
+    assert_eq!(controllers::unknown(&selection, &["appwrapper"]), ["schedulers"]);
+    assert_eq!(controllers::unknown(&selection, &[]), ["schedulers", "appwrapper"]);
 }

@@ -130,7 +130,19 @@ impl Engine {
         if let Some(at) = local.ledger.updated {
             let consumed = local.ledger.consumed.iter();
             let named = consumed.map(|(resource, amount)| (world.resource_name(*resource).clone(), *amount));
-            status.consumed = Some((named.collect(), at));
+            let mut named: BTreeMap<Name, f64> = named.collect();
+            // A queue that consumed nothing of a resource reports 0 of it. Without a half-life,
+            // consumption is not recorded.
+            let config = world.config.admission_fair_sharing.as_ref();
+            let records = config.is_some_and(|config| !config.usage_half_life.is_zero());
+            if let Some(queue) = local.queue
+                && records
+            {
+                for resource in world.queue(queue).config.groups.iter().flat_map(|group| &group.resources) {
+                    named.entry(world.resource_name(*resource).clone()).or_default();
+                }
+            }
+            status.consumed = Some((named, at));
         }
         status
     }

@@ -141,6 +141,26 @@ fn usage_of_local_queues_is_recorded_at_intervals_and_decays() {
 }
 
 #[test]
+fn a_local_queue_that_used_nothing_reports_zero_of_each_resource() {
+    for (half_life, expected) in [(600, vec![("cpu".into(), 0.0)]), (0, Vec::new())] {
+        let mut cluster = Cluster::with(|config| {
+            config.admission_fair_sharing = Some(AdmissionFairSharing {
+                usage_half_life: Duration::from_secs(half_life),
+                usage_sampling_interval: Duration::from_secs(300),
+                resource_weights_milli: Default::default(),
+            });
+        });
+        cluster.flavor("default").queue(queue("q").flavor("default", 9).with(|queue| {
+            queue.admission_scope = Some(AdmissionScope::UsageBased);
+        }));
+        cluster.engine.sample_usage("default", "q", cluster.now).expect("the queue was created");
+        let status = cluster.engine.local_queue_status("default", "q").expect("the queue was created");
+        let (consumed, _) = status.consumed.expect("usage was recorded");
+        assert_eq!(consumed.into_iter().collect::<Vec<(berth_engine::Name, f64)>>(), expected);
+    }
+}
+
+#[test]
 fn recorded_usage_is_added_once_even_if_an_admission_was_settled_before() {
     let mut cluster = Cluster::with(|config| {
         config.admission_fair_sharing = Some(AdmissionFairSharing {

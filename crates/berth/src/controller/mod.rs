@@ -13,14 +13,14 @@ use anyhow::anyhow;
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
-use berth_controllers::Decisions;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::metrics::Role;
 use berth_controllers::rights;
+use berth_controllers::{Decisions, controllers};
 use berth_embedded::api::{Controllers, extensions};
 use berth_operators::appwrapper::{self, config::ConfigurationFile};
-use berth_runtime::Manager;
+use berth_runtime::{Manager, Selection};
 use clap::Args;
 use tokio::task::JoinSet;
 
@@ -37,6 +37,9 @@ use aggregated::Aggregated;
 use webhook::app_wrappers::AppWrappers;
 use webhook::{Further, WebhookOptions};
 
+/// Controllers that other options of `berth controller` add: `--appwrapper`, and the slack queue.
+const OF_OPERATORS: &[&str] = &["appwrapper", "node-health-quota"];
+
 /// Options of `berth controller`.
 #[derive(Args)]
 pub struct Options {
@@ -44,6 +47,11 @@ pub struct Options {
     /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Controllers to run: * for all, NAME for one, -NAME to exclude one; an empty list for none.
+    /// Webhooks are served in any case. The others keep their state up to date and write nothing.
+    /// docs/configuration.md lists the names.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
+    controllers: Selection,
     /// Also run AppWrappers, and serve their webhooks. FILE is AppWrapper's configuration file.
     /// Default: AppWrapper's defaults. AppWrapper's own controller must not be installed.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
@@ -122,6 +130,14 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
+    let unknown = controllers::unknown(&options.controllers, OF_OPERATORS);
+    anyhow::ensure!(
+        unknown.is_empty(),
+        "--controllers: no controller is named {}; the controllers are {}, {}",
+        unknown.join(", "),
+        controllers::names().join(", "),
+        OF_OPERATORS.join(", ")
+    );
     // Sockets and the client, before anything runs.
     let connection = component.connect.config().await?;
     let api_server = connection.cluster_url.clone();
@@ -145,6 +161,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
 
     // The controllers.
     let mut manager = Manager::new(client.clone(), clock);
+    manager.select(options.controllers.clone());
     let controllers = Controllers::default();
     let (installs, settings) = (controllers.clone(), config.clone());
     // All terms of leadership share it, so that decisions of earlier terms stay known.
@@ -162,6 +179,9 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         }
     });
     install(&mut manager);
+    if !manager.idle().is_empty() {
+        tracing::info!("controllers that do not run, by --controllers: {}", manager.idle().join(", "));
+    }
     let mut tasks = JoinSet::new();
     let leading = Leading::default();
     // Webhooks and aggregated APIs.

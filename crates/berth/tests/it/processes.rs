@@ -335,6 +335,10 @@ fn options_that_contradict_each_other_are_rejected() {
     assert!(text.contains("lease duration (8s) must be longer than the renew deadline (9s)"), "{text}");
     let text = berth(&["controller", "--leader-elect=false", "--kubeconfig=/nonexistent"]);
     assert!(text.contains("/nonexistent"), "{text}");
+    let text = berth(&["controller", "--controllers=*,-schedulers", "--kubeconfig=/nonexistent"]);
+    assert!(text.contains("no controller is named schedulers") && text.contains("scheduler, topology"), "{text}");
+    let text = berth(&["controller", "--controllers=*,-", "--kubeconfig=/nonexistent"]);
+    assert!(text.contains("is none of *, NAME and -NAME"), "{text}");
     let text = berth(&["cluster", "--time-scale=60", "--kubeconfig=/nonexistent"]);
     assert!(text.contains("--time-origin"), "{text}");
     let text = berth(&["controller", "--metrics-bind-address=8080"]);

@@ -487,9 +487,15 @@ mod tests {
     fn an_existing_ray_cluster_is_not_queued_again() {
         let job: RayJob = read(json!({"clusterSelector": {"ray.io/cluster": "c"}}), Value::Null);
         assert!(!job.is_queued());
-        let errors = (ray::JOB.validate)(&job.spec, false, &Path::new("spec"));
-        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(fields, ["spec.shutdownAfterJobFinishes", "spec.clusterSelector"]);
+        let wrong = |spec: Value| -> Vec<String> {
+            let errors = (ray::JOB.validate)(&spec, false, &Path::new("spec"));
+            errors.into_iter().map(|error| error.field).collect()
+        };
+        assert_eq!(wrong(json!(job.spec)), [""; 0]);
+        let both = json!({"clusterSelector": {"ray.io/cluster": "c"}, "rayClusterSpec": {}});
+        assert_eq!(wrong(both), ["spec.clusterSelector"]);
+        assert_eq!(wrong(json!({})), ["spec.rayClusterSpec"]);
+        assert_eq!(wrong(json!({"rayClusterSpec": {}})), ["spec.shutdownAfterJobFinishes"]);
     }
 
     #[test]

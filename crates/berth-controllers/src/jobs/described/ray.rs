@@ -177,21 +177,26 @@ fn validate_cluster(cluster: &Value, elastic: bool, path: &Path<'_>) -> Vec<Erro
 }
 
 fn validate_job(spec: &Value, elastic: bool, path: &Path<'_>) -> Vec<Error> {
+    let at = path.child("rayClusterSpec");
+    let selects = spec["clusterSelector"].as_object().is_some_and(|selector| !selector.is_empty());
+    match (selects, spec["rayClusterSpec"].is_null()) {
+        // The job uses an existing cluster, so it is not queued.
+        (true, true) => return Vec::new(),
+        (true, false) => {
+            let detail = "a kueue managed job should not use an existing cluster";
+            let selector = spec["clusterSelector"].clone();
+            return vec![Error::invalid(&path.child("clusterSelector"), selector, detail)];
+        }
+        (false, true) => {
+            let detail = "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector";
+            return vec![Error::required(&at, detail)];
+        }
+        (false, false) => {}
+    }
     let mut errors = Vec::new();
     if spec["shutdownAfterJobFinishes"] != true {
         let detail = "a kueue managed job should delete the cluster after finishing";
         errors.push(Error::invalid(&path.child("shutdownAfterJobFinishes"), false, detail));
-    }
-    if spec["clusterSelector"].as_object().is_some_and(|selector| !selector.is_empty()) {
-        let detail = "a kueue managed job should not use an existing cluster";
-        errors.push(Error::invalid(&path.child("clusterSelector"), spec["clusterSelector"].clone(), detail));
-        return errors;
-    }
-    let at = path.child("rayClusterSpec");
-    if spec["rayClusterSpec"].is_null() {
-        let detail = "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector";
-        errors.push(Error::required(&at, detail));
-        return errors;
     }
     errors.extend(validate_cluster(&spec["rayClusterSpec"], elastic, &at));
     errors

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::{constants, labels};
 use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::Unit;
-use super::reconcile::reconcile;
+use super::reconcile::{reconcile, set_of};
 use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -34,8 +35,19 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         clock: manager.clock(),
         metrics: metrics.clone(),
     };
-    manager
-        .controller("job-pod")
+    // A StatefulSet's queue may change while its pods wait.
+    let sets: Option<Cache<StatefulSet>> = config.integrations.enabled("statefulset").then(|| manager.cache());
+    let by_set = pods.index(|pod: &Pod| set_of(pod).map(|set| set.uid.clone()).into_iter().collect());
+    let mut builder = manager.controller("job-pod");
+    if let Some(sets) = &sets {
+        builder = builder.watch(sets, move |delta| {
+            let queue = |set: &StatefulSet| set.labels().get(labels::QUEUE_NAME).cloned();
+            let moved = delta.old.as_ref().zip(delta.new.as_ref()).filter(|(old, new)| queue(old) != queue(new));
+            let uid = moved.and_then(|(_, new)| new.uid()).unwrap_or_default();
+            by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod)).collect::<BTreeSet<_>>()
+        });
+    }
+    builder
         .concurrency(16)
         .watch(&pods, |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();

@@ -115,6 +115,12 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
     }
 }
 
+/// The StatefulSet for which the pod is queued, if any.
+pub(super) fn set_of(pod: &Pod) -> Option<&OwnerReference> {
+    let parent = pod.annotations().get(annotations::POD_SUSPENDING_PARENT);
+    controller_of(&pod.metadata).filter(|_| parent.is_some_and(|parent| parent == "statefulset"))
+}
+
 /// The first of these names, and the number of further ones.
 fn some_of(names: &[String]) -> String {
     const SHOWN: usize = 3;
@@ -147,12 +153,37 @@ impl Reconcile<'_> {
                 self.finalize(pod);
             }
         }
+        if self.follow_queue_of_set() {
+            return Ok(());
+        }
         let mut workloads = workloads.into_iter();
         let Some(workload) = workloads.next() else { return self.without_workload() };
         for extra in workloads {
             self.delete_workload(&extra);
         }
         self.with_workload((*workload).clone())
+    }
+
+    /// Gives waiting pods of a StatefulSet the set's queue. Its controller does not replace pods that
+    /// never became ready. Returns true if the plan writes any pod.
+    fn follow_queue_of_set(&mut self) -> bool {
+        let Some(set) = set_of(self.group.first()) else { return false };
+        let found = self.context.stores.named_owner(self.namespace, set).flatten();
+        let found = found.filter(|metadata| metadata.uid.as_deref() == Some(&set.uid));
+        let Some(queue) = found.and_then(|metadata| metadata.labels?.remove(labels::QUEUE_NAME)) else { return false };
+        let waits = |pod: &&Arc<Pod>| group::is_gated(pod) && !group::is_deleting(pod);
+        let is_behind = |pod: &&Arc<Pod>| pod.labels().get(labels::QUEUE_NAME) != Some(&queue);
+        let behind = self.group.pods().iter().filter(waits).filter(is_behind);
+        let moved: Vec<Step<Pod>> = behind
+            .map(|pod| {
+                let mut pod = (**pod).clone();
+                pod.labels_mut().insert(labels::QUEUE_NAME.to_owned(), queue.clone());
+                Step::Patch(Box::new(pod))
+            })
+            .collect();
+        let any = !moved.is_empty();
+        self.plan.steps.extend(moved);
+        any
     }
 
     fn report(&mut self, event: PlannedEvent) {
@@ -238,6 +269,9 @@ impl Reconcile<'_> {
         }
         if self.group.is_group() {
             workload.annotations_mut().insert(annotations::IS_GROUP_WORKLOAD.to_owned(), "true".to_owned());
+            if let Some(set) = set_of(first) {
+                workload.labels_mut().insert(labels::JOB_UID.to_owned(), set.uid.clone());
+            }
         } else {
             workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
         }
@@ -269,9 +303,7 @@ impl Reconcile<'_> {
         let owners = workload.metadata.owner_references.get_or_insert_default();
         let before = owners.len();
         for pod in self.group.pods() {
-            let parent = pod.annotations().get(annotations::POD_SUSPENDING_PARENT);
-            if parent.is_some_and(|parent| parent == "statefulset")
-                && let Some(set) = controller_of(&pod.metadata)
+            if let Some(set) = set_of(pod)
                 && owners.iter().all(|owner| owner.uid != set.uid)
             {
                 owners.push(OwnerReference { controller: None, block_owner_deletion: None, ..set.clone() });
@@ -523,15 +555,21 @@ impl Reconcile<'_> {
         // A group with lost pods cannot run; it is not queued until they are replaced.
         if self.group.is_group() && !self.group.is_serving() {
             const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
-            let known = status::condition(workload, TYPE).is_some();
-            if absent > 0 {
-                let left = status::is_evicted(workload) || !status::has_quota_reservation(workload);
-                let reason = if left { "PodsNotRecreated" } else { "PodsFailed" };
-                let message = format!("The pod group is missing {absent} pods; create replacements for them");
-                changed |= status::set(workload, TYPE, true, reason, &message, now);
-            } else if known {
-                changed |=
-                    status::set(workload, TYPE, false, conditions::PODS_READY, "All pods of the group exist", now);
+            let known = status::condition(workload, TYPE).map(|condition| condition.status == "True");
+            let evicted = status::true_condition(workload, conditions::EVICTED).cloned();
+            match (absent > 0, evicted) {
+                (true, Some(evicted)) => {
+                    changed |= status::set(workload, TYPE, true, &evicted.reason, &evicted.message, now);
+                }
+                (true, None) if known != Some(true) => {
+                    changed |=
+                        status::set(workload, TYPE, true, "PodsFailed", "Some Failed pods need replacement", now);
+                }
+                (false, _) if known == Some(true) => {
+                    let message = "No pods need replacement";
+                    changed |= status::set(workload, TYPE, false, conditions::PODS_READY, message, now);
+                }
+                _ => {}
             }
         }
         if self.context.config.pods_ready().is_some() {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{ResourceFlavor, Workload};
 use berth_api::kueue::{annotations, constants, labels};
+use berth_runtime::Cache;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -150,7 +152,7 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
     // The first reconcile records the missing pods, the next one releases the quota.
     let plan = world.reconcile(&running);
     let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
-    assert_eq!(waits, "True/PodsNotRecreated: The pod group is missing 2 pods; create replacements for them");
+    assert_eq!(waits, "True/Preempted: why");
     let Some(Step::PatchWorkloadStatus(updated)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
     world.stores.workloads.observe(*updated);
     let plan = world.reconcile(&running);
@@ -361,4 +363,32 @@ fn pods_that_never_start_or_wait_for_a_replacement_report_it() {
     other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
     let plan = World::new().reconcile(&[pod("a", "x", true, "Pending"), other]);
     assert_eq!(events(&plan), ["a: ReconcileFailed"]);
+}
+
+#[test]
+fn waiting_pods_of_a_stateful_set_follow_its_queue() {
+    let mut world = World::new();
+    let set = json!({"metadata": {"name": "db", "namespace": "ns", "uid": "set", "resourceVersion": "1",
+        "labels": {labels::QUEUE_NAME: "other"}}});
+    world.stores.add_owners(Cache::for_tests([read::<StatefulSet>(set)]));
+    let of_set = |name: &str, gated: bool| {
+        let mut pod = pod(name, "r", gated, "Pending");
+        pod["metadata"]["annotations"][annotations::POD_SUSPENDING_PARENT] = json!("statefulset");
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "set", "controller": true}]);
+        pod
+    };
+    let plan = world.reconcile(&[of_set("a", true), of_set("b", false)]);
+    let moved: Vec<_> =
+        patched(&plan).iter().map(|pod| (pod.name_any(), pod.labels()[labels::QUEUE_NAME].clone())).collect();
+    assert_eq!(moved, [("a".to_owned(), "other".to_owned())], "a pod that has started keeps its queue");
+    assert_eq!(plan.steps.len(), 1, "the Workload follows the pods");
+    let mut settled = of_set("a", true);
+    settled["metadata"]["labels"][labels::QUEUE_NAME] = json!("other");
+    let mut second = of_set("b", true);
+    second["metadata"]["labels"][labels::QUEUE_NAME] = json!("other");
+    let plan = world.reconcile(&[settled, second]);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(workload.spec.queue_name, "other");
+    assert_eq!(workload.labels()[labels::JOB_UID], "set");
 }
