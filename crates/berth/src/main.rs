@@ -6,6 +6,7 @@ extern crate berth_process;
 
 mod apiserver;
 mod audit;
+mod check;
 mod cluster;
 mod component;
 mod controller;
@@ -18,6 +19,7 @@ mod install;
 mod journal;
 mod node;
 mod node_health;
+mod objects;
 mod run;
 mod team;
 mod time;
@@ -58,6 +60,9 @@ enum Command {
     /// Explain why a job waits or was evicted: its place in the queue, the quota that is short, the
     /// workloads that hold it, and the candidates for preemption.
     Explain(explain::Options),
+    /// Find configuration that cannot work, in a folder of manifests or in a cluster: quota above
+    /// supply, unreachable queues, jobs that never fit.
+    Check(check::CheckOptions),
     /// Serve web pages on this machine, with the permissions of a kubeconfig: queues, workloads,
     /// and why they wait.
     Dashboard(dashboard::Options),
@@ -110,6 +115,7 @@ fn main() -> ExitCode {
         Command::Cluster(options) => cluster::main(&options),
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
+        Command::Check(options) => check::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),

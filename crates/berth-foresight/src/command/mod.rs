@@ -1,5 +1,6 @@
 //! The commands: they read the files, run the traces, and write the reports.
 
+pub mod check;
 pub mod forecast;
 mod progress;
 pub mod replay;

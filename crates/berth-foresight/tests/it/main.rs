@@ -1,5 +1,6 @@
 //! Tests of importers, policies, replays, packing and reports.
 
+mod checks;
 mod commands;
 mod forecasts;
 mod importers;
