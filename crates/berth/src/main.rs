@@ -12,6 +12,7 @@ mod component;
 mod controller;
 mod dashboard;
 mod explain;
+mod foresee;
 mod front;
 mod identity;
 mod image;
@@ -75,8 +76,14 @@ enum Command {
     /// Replay the trace of a real cluster in virtual time, under one or several policies: waits,
     /// use, fairness, lost work, cost.
     Replay(berth_foresight::command::replay::Options),
-    /// Compare forecasts of start times within the trace of a real cluster with what happened then.
-    Forecast(berth_foresight::command::forecast::Options),
+    /// Forecast when waiting jobs start, and after which jobs; or backtest forecasts within the trace of
+    /// a real cluster.
+    Forecast(Box<foresee::ForecastOptions>),
+    /// Compare the future with and without changes: quota, pools, priorities, a new job. Nothing is
+    /// changed.
+    WhatIf(foresee::WhatIfOptions),
+    /// Write the state of a cluster to a file, for forecasts and comparisons elsewhere.
+    Snapshot(foresee::SnapshotOptions),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -121,7 +128,9 @@ fn main() -> ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Team(options) => team::main(&options),
         Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
-        Command::Forecast(options) => report(berth_foresight::command::forecast::run(&options)),
+        Command::Forecast(options) => foresee::forecast(&options),
+        Command::WhatIf(options) => foresee::what_if(&options),
+        Command::Snapshot(options) => foresee::snapshot(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

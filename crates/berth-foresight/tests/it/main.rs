@@ -3,11 +3,14 @@
 mod checks;
 mod commands;
 mod forecasts;
+mod futures;
+mod gke;
 mod importers;
 mod packing;
 mod policies;
 mod real;
 mod replays;
+mod snapshots;
 
 use berth_foresight::trace::{Trace, read};
 

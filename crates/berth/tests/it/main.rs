@@ -10,6 +10,7 @@ mod damage;
 mod devices;
 mod disk;
 mod dws;
+mod foresee;
 mod guide;
 mod history;
 mod image;
