@@ -12,13 +12,21 @@
 //! whose future is then computed in the same way. [`packing`] places the pods of a trace on nodes,
 //! with parts of GPUs, which the engine's topology-aware placement cannot express.
 //!
+//! [`check`](mod@check) finds configuration that cannot work in a set of [`objects`].
+//! [`live`] computes the future of a cluster, or of a [`snapshot`] of one.
+//!
 //! The crate reads no clock. Only [`command`] reads files, and reports progress by time.
 
+pub mod check;
 pub mod command;
 pub mod figures;
 pub mod forecast;
+pub mod forward;
+pub mod live;
+pub mod objects;
 pub mod packing;
 pub mod policy;
 pub mod replay;
 pub mod report;
+pub mod snapshot;
 pub mod trace;

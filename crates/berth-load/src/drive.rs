@@ -6,7 +6,8 @@
 //!
 //! A [`Load`] is a plan of a generator file ([`drive`]), a trace of a real cluster, or the state of
 //! a cluster from which the future is computed: its workloads may already run at the start.
-//! [`run`] records what happened to each job.
+//! [`run`] records what happened to each job. [`run_on`] adds a [`Capacity`], the nodes behind the
+//! quota: pods of admitted jobs may have to wait for them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -51,8 +52,51 @@ pub trait Load {
     /// `created` is unset, it is created at [`Load::created`].
     fn workload(&self, number: usize) -> Workload;
 
-    /// Time from an admission of a job to its end.
+    /// Time from the start of the pods of a job to its end. Without a [`Capacity`], the pods start when
+    /// the job is admitted.
     fn run_time(&self, number: usize) -> Duration;
+
+    /// Changes of the configuration, with their times from the start, in order of time.
+    fn changes(&self) -> Vec<(Duration, Event)> {
+        Vec::new()
+    }
+}
+
+/// The nodes behind the quota: they decide when the pods of an admitted job run.
+pub trait Capacity {
+    /// A job holds quota since `since`: it was admitted, or held the quota already at the start.
+    fn admitted(&mut self, number: usize, workload: &Workload, admission: &Admission, since: Time, now: Time);
+
+    /// A job holds no quota any more: it ended or was evicted.
+    fn released(&mut self, number: usize, now: Time);
+
+    /// When pods end or nodes become ready next.
+    fn next(&self) -> Option<Time>;
+
+    /// Moves to `now`. Returns the jobs of which all pods run from a known time on, with that time.
+    fn running(&mut self, now: Time) -> Vec<(usize, Time)>;
+}
+
+/// As many nodes as the quota promises: pods run as soon as their job is admitted.
+#[derive(Debug, Clone, Default)]
+pub struct Unlimited {
+    admitted: Vec<(usize, Time)>,
+}
+
+impl Capacity for Unlimited {
+    fn admitted(&mut self, number: usize, _: &Workload, _: &Admission, since: Time, _: Time) {
+        self.admitted.push((number, since));
+    }
+
+    fn released(&mut self, _: usize, _: Time) {}
+
+    fn next(&self) -> Option<Time> {
+        None
+    }
+
+    fn running(&mut self, _: Time) -> Vec<(usize, Time)> {
+        std::mem::take(&mut self.admitted)
+    }
 }
 
 /// Wraps the engine's calls, for measurements.
@@ -69,6 +113,12 @@ pub trait Probe {
 
     /// A job was admitted, or ran already at the start.
     fn started(&mut self, _number: usize, _at: Time) {}
+
+    /// All pods of a job run from this time on, which may be in the future.
+    fn running(&mut self, _number: usize, _from: Time) {}
+
+    /// The object of a job changed: it was created, admitted or evicted, or it finished.
+    fn changed(&mut self, _number: usize, _object: &Workload, _now: Time) {}
 
     /// A job ended.
     fn ended(&mut self) {}
@@ -147,14 +197,23 @@ pub fn drive(plan: &Plan, config: EngineConfig, probe: &mut impl Probe) -> Outco
     summarize(plan, &run(plan, config, probe))
 }
 
-/// Runs a load through an engine until no further event is due, or the probe has enough. The engine's flush delay should be
-/// zero, because waiting for further events only costs time here.
+/// Runs a load through an engine until no further event is due, or the probe has enough. The
+/// engine's flush delay should be zero, because waiting for further events only costs time here.
 pub fn run(load: &impl Load, config: EngineConfig, probe: &mut impl Probe) -> History {
+    run_on(load, config, probe, &mut Unlimited::default())
+}
+
+/// Like [`run`], on limited capacity.
+pub fn run_on(load: &impl Load, config: EngineConfig, probe: &mut impl Probe, capacity: &mut impl Capacity) -> History {
     let jobs = load.jobs();
+    let mut changes = load.changes();
+    changes.reverse();
     let mut drive = Drive {
         load,
         engine: Engine::new(config),
         probe,
+        capacity,
+        changes,
         now: load.start(),
         live: Vec::with_capacity(jobs),
         numbers: HashMap::new(),
@@ -190,10 +249,13 @@ struct Cycle {
     again: bool,
 }
 
-struct Drive<'a, L, P> {
+struct Drive<'a, L, P, C> {
     load: &'a L,
     engine: Engine,
     probe: &'a mut P,
+    capacity: &'a mut C,
+    /// Changes that are not due yet, the last one first.
+    changes: Vec<(Duration, Event)>,
     now: Time,
     /// By number; `None` once the job ended.
     live: Vec<Option<Box<Live>>>,
@@ -206,7 +268,7 @@ struct Drive<'a, L, P> {
     history: History,
 }
 
-impl<L: Load, P: Probe> Drive<'_, L, P> {
+impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
     fn apply(&mut self, event: Event) {
         self.wake |= self.probe.apply(&mut self.engine, event, self.now).wake;
     }
@@ -220,19 +282,27 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
     fn run(&mut self) {
         loop {
             let finish = self.finishes.peek().map(|Reverse((at, ..))| *at);
-            let due = [self.next_creation(), finish, self.engine.next_wakeup()];
+            let change = self.changes.last().map(|(at, _)| self.load.start().after(*at));
+            let due = [self.next_creation(), finish, change, self.capacity.next(), self.engine.next_wakeup()];
             let Some(next) = due.into_iter().flatten().min() else { break };
             self.now = self.now.max(next);
+            self.settle();
             while let Some(Reverse((at, number, life))) = self.finishes.peek().copied()
                 && at <= self.now
             {
                 self.finishes.pop();
                 self.finish(number, life);
             }
+            while self.changes.last().is_some_and(|(at, _)| self.load.start().after(*at) <= self.now) {
+                if let Some((_, event)) = self.changes.pop() {
+                    self.apply(event);
+                }
+            }
             while self.next_creation().is_some_and(|at| at <= self.now) {
                 self.create();
             }
             self.decide();
+            self.settle();
             if self.probe.is_enough() {
                 break;
             }
@@ -256,6 +326,7 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         });
         let event = Box::new(object.clone());
         let running = object.admission.clone().zip(object.reserved_at);
+        self.probe.changed(number, &object, self.now);
         self.live.push(Some(Box::new(Live { object, admitted: None, lives: 0, bounces: (self.now, 0) })));
         if let Some((admission, since)) = running {
             self.start(number, &admission, since);
@@ -263,19 +334,28 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         self.apply(Event::WorkloadUpserted(event));
     }
 
-    /// Records that a job runs since `since`, and schedules its end.
+    /// Records that a job is admitted since `since`.
     fn start(&mut self, number: usize, admission: &Admission, since: Time) {
         let holding = self.holding(admission);
         let Some(live) = &mut self.live[number] else { return };
         live.admitted = Some((since, holding));
         live.lives += 1;
-        let end = since.after(self.load.run_time(number)).max(self.now);
-        self.finishes.push(Reverse((end, number, live.lives)));
+        self.capacity.admitted(number, &live.object, admission, since, self.now);
         let record = &mut self.history.jobs[number];
         record.started = Some(since);
         record.first_started.get_or_insert(since);
         self.history.admissions += 1;
         self.probe.started(number, since);
+    }
+
+    /// Schedules the ends of the jobs whose pods run.
+    fn settle(&mut self) {
+        for (number, from) in self.capacity.running(self.now) {
+            let Some(live) = self.live[number].as_ref().filter(|live| live.admitted.is_some()) else { continue };
+            let end = from.after(self.load.run_time(number)).max(self.now);
+            self.finishes.push(Reverse((end, number, live.lives)));
+            self.probe.running(number, from);
+        }
     }
 
     /// Index of the amounts of an admission.
@@ -310,7 +390,9 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         self.history.jobs[number].ended = Some(self.now);
         self.history.wall = self.load.start().until(self.now);
         self.probe.ended();
+        self.capacity.released(number, self.now);
         object.finished = true;
+        self.probe.changed(number, &object, self.now);
         let key = object.key.clone();
         self.numbers.remove(&key);
         self.apply(Event::WorkloadUpserted(Box::new(object)));
@@ -385,6 +467,7 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         object.preempted = None;
         object.requeued = None;
         let object = Box::new(object.clone());
+        self.probe.changed(number, &object, self.now);
         self.apply(Event::WorkloadUpserted(object));
         true
     }
@@ -406,6 +489,8 @@ impl<L: Load, P: Probe> Drive<'_, L, P> {
         object.reserved_at = None;
         object.requeued = Some(true);
         let object = Box::new(object.clone());
+        self.probe.changed(number, &object, self.now);
+        self.capacity.released(number, self.now);
         self.record(number, run, Some(self.now), true);
         let record = &mut self.history.jobs[number];
         record.started = None;

@@ -27,7 +27,7 @@ pub mod ledger;
 pub mod plan;
 
 pub use config::{Config, ConfigError};
-pub use drive::{Load, Outcome, Probe, Untimed, drive};
+pub use drive::{Capacity, Load, Outcome, Probe, Unlimited, Untimed, drive};
 pub use history::{History, Holding, JobRecord, JobRun};
 pub use ledger::Ledger;
 pub use plan::Plan;

@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions};
-use crate::{process, unqueued};
+use crate::{foresee, process, unqueued};
 
 /// Options of `berth explain`.
 #[derive(Args)]
@@ -28,6 +28,10 @@ pub struct Options {
     /// The namespace. Default: the context's.
     #[arg(short, long)]
     namespace: Option<String>,
+    /// Add a forecast of the start. This reads the state of the whole cluster, with your permissions:
+    /// docs/forecast.md.
+    #[arg(long, conflicts_with_all = ["cluster_queue", "controller", "output"])]
+    forecast: bool,
     /// Output format: text, or the whole explanation as JSON.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -69,7 +73,15 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
             let config = options.connect.config().await?;
             let of_context = config.default_namespace.clone();
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or(of_context);
-            through_api_server(&connect::asking(config)?, &namespace, name).await?
+            let client = connect::asking(config)?;
+            let mut explanation = through_api_server(&client, &namespace, name).await?;
+            if options.forecast
+                && let Some(forecast) = foresee::sentence(&client, &format!("{namespace}/{name}")).await?
+            {
+                let text = explanation["text"].as_str().unwrap_or_default().trim_end();
+                explanation["text"] = Value::String(format!("{text}\n\n{forecast}"));
+            }
+            explanation
         }
     };
     match options.output {

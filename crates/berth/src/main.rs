@@ -6,11 +6,13 @@ extern crate berth_process;
 
 mod apiserver;
 mod audit;
+mod check;
 mod cluster;
 mod component;
 mod controller;
 mod dashboard;
 mod explain;
+mod foresee;
 mod front;
 mod identity;
 mod image;
@@ -18,6 +20,7 @@ mod install;
 mod journal;
 mod node;
 mod node_health;
+mod objects;
 mod run;
 mod team;
 mod time;
@@ -58,6 +61,9 @@ enum Command {
     /// Explain why a job waits or was evicted: its place in the queue, the quota that is short, the
     /// workloads that hold it, and the candidates for preemption.
     Explain(explain::Options),
+    /// Find configuration that cannot work, in a folder of manifests or in a cluster: quota above
+    /// supply, unreachable queues, jobs that never fit.
+    Check(check::CheckOptions),
     /// Serve web pages on this machine, with the permissions of a kubeconfig: queues, workloads,
     /// and why they wait.
     Dashboard(dashboard::Options),
@@ -70,8 +76,14 @@ enum Command {
     /// Replay the trace of a real cluster in virtual time, under one or several policies: waits,
     /// use, fairness, lost work, cost.
     Replay(berth_foresight::command::replay::Options),
-    /// Compare forecasts of start times within the trace of a real cluster with what happened then.
-    Forecast(berth_foresight::command::forecast::Options),
+    /// Forecast when waiting jobs start, and after which jobs; or backtest forecasts within the trace of
+    /// a real cluster.
+    Forecast(Box<foresee::ForecastOptions>),
+    /// Compare the future with and without changes: quota, pools, priorities, a new job. Nothing is
+    /// changed.
+    WhatIf(foresee::WhatIfOptions),
+    /// Write the state of a cluster to a file, for forecasts and comparisons elsewhere.
+    Snapshot(foresee::SnapshotOptions),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -110,12 +122,15 @@ fn main() -> ExitCode {
         Command::Cluster(options) => cluster::main(&options),
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
+        Command::Check(options) => check::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Team(options) => team::main(&options),
         Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
-        Command::Forecast(options) => report(berth_foresight::command::forecast::run(&options)),
+        Command::Forecast(options) => foresee::forecast(&options),
+        Command::WhatIf(options) => foresee::what_if(&options),
+        Command::Snapshot(options) => foresee::snapshot(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

@@ -61,7 +61,12 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     let decoded = call.decode_body()?;
     let body = call.complete(decoded, false)?;
     let tokens = call.server.tokens();
-    let answer = auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
+    let mut answer =
+        auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
+    if call.row.plural == "selfsubjectreviews" {
+        // As in Kubernetes, the only review with a time: clients can read the server's clock.
+        answer["metadata"]["creationTimestamp"] = call.server.timestamp();
+    }
     call.object_response(StatusCode::CREATED, &answer)
 }
 

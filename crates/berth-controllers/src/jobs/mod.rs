@@ -14,6 +14,7 @@ mod equivalence;
 pub mod jobset;
 pub mod naming;
 pub mod pods;
+pub mod preview;
 pub(crate) mod readiness;
 pub mod reconcile;
 pub mod slices;

@@ -3,26 +3,39 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::Common;
+use super::source::SourceOptions;
+use super::{Common, forecasts};
 use crate::forecast::backtest::{Backtest, Errors, backtest};
+use crate::live::forecast::{self, Plan};
+use crate::objects::Template;
 use crate::policy::Prices;
 use crate::replay::Replay;
 use crate::report::{percent, time};
+use crate::snapshot::Snapshot;
 use crate::trace::Trace;
 
 /// Options of `berth forecast`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Make forecasts within this trace, and compare them with what happened then.
-    #[arg(long, value_name = "TRACE")]
-    backtest: PathBuf,
+    /// The waiting job or its Workload: NAME of the default namespace, or NAMESPACE/NAME. Default: all
+    /// waiting jobs.
+    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "backtest")]
+    job: Option<String>,
+    /// Where the state comes from.
     #[command(flatten)]
+    pub source: SourceOptions,
+    /// Make forecasts within this trace, and compare them with what happened then.
+    #[arg(long, value_name = "TRACE", help_heading = "Backtest")]
+    pub backtest: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Backtest")]
     common: Common,
-    /// Maximum number of forecasts; they are spread evenly over the jobs that had to wait.
-    #[arg(long, default_value = "200")]
+    /// Maximum number of forecasts of a backtest; they are spread evenly over the jobs that had to
+    /// wait.
+    #[arg(long, default_value = "200", help_heading = "Backtest")]
     forecasts: usize,
     /// Number of runs per forecast, each with other run times.
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u16).range(1..))]
@@ -41,9 +54,38 @@ enum Output {
     Json,
 }
 
+/// Forecasts for the waiting jobs of a snapshot, as the report to print.
+pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<String> {
+    let known = options.source.prepare(snapshot, template)?;
+    let only = options.job.as_deref().map(|job| known.find(job)).transpose()?;
+    let plan = Plan { draws: usize::from(options.draws), only };
+    let forecasts = forecast::forecast(&known.state, &known.prospect, plan);
+    if let (Some(number), true) = (only, forecasts.is_empty()) {
+        bail!("{} does not wait: it holds quota", known.state.jobs[number].title());
+    }
+    Ok(match options.output {
+        Output::Table => forecasts::table(snapshot, &known.state, &forecasts),
+        Output::Json => format!("{:#}\n", forecasts::json(snapshot, &forecasts)),
+    })
+}
+
+/// The forecast of one job in a sentence, for an explanation; `None` if the job does not wait.
+pub fn sentence(
+    source: &SourceOptions,
+    snapshot: &Snapshot,
+    template: Template<'_>,
+    job: &str,
+) -> anyhow::Result<Option<String>> {
+    let known = source.prepare(snapshot, template)?;
+    let only = Some(known.find(job)?);
+    let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws: 20, only });
+    Ok(forecasts.first().map(|forecast| forecasts::sentence(&known.state, forecast)))
+}
+
 /// Backtests forecasts and returns the report to print.
 pub fn run(options: &Options) -> anyhow::Result<String> {
-    let trace = options.common.trace(&options.backtest)?;
+    let Some(path) = &options.backtest else { bail!("--backtest TRACE is required without a cluster or a snapshot") };
+    let trace = options.common.trace(path)?;
     let policies = options.common.policies(&trace, &Prices::default())?;
     let mut results = Vec::new();
     for policy in &policies {

@@ -1,8 +1,12 @@
 //! The commands: they read the files, run the traces, and write the reports.
 
+pub mod check;
 pub mod forecast;
+mod forecasts;
 mod progress;
 pub mod replay;
+pub mod source;
+pub mod what_if;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,7 +94,7 @@ impl Common {
 }
 
 /// A time: Go's syntax, and whole days.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<f64>().ok());
     if let Some(days) = days {
         return Duration::try_from_secs_f64(days * 86_400.0).map_err(|error| error.to_string());

@@ -62,19 +62,25 @@ impl Estimator {
     /// The run times from which those of a job that has run for `elapsed` are drawn, sorted; all of
     /// them are longer than `elapsed`.
     pub fn distribution(&self, job: &Job, elapsed: Duration) -> Vec<Duration> {
-        let limit = job.limit.unwrap_or(Duration::MAX).max(elapsed);
-        for group in groups(job) {
-            let Some(known) = self.groups.get(&group) else { continue };
-            let mut times: Vec<Duration> =
-                known.iter().filter(|time| **time > elapsed).map(|time| (*time).min(limit)).collect();
-            if known.len() >= ENOUGH && !times.is_empty() {
-                times.sort_unstable();
-                return times;
-            }
+        if let Some(times) = self.known(job, elapsed) {
+            return times;
         }
         // Nothing is known about jobs that ran so long: they may run as long again.
+        let limit = job.limit.unwrap_or(Duration::MAX).max(elapsed);
         let longest = if elapsed.is_zero() { Duration::from_secs(3600) } else { elapsed * 2 };
         vec![longest.min(limit)]
+    }
+
+    /// Like [`Estimator::distribution`]; `None` if nothing is known about such jobs.
+    pub fn known(&self, job: &Job, elapsed: Duration) -> Option<Vec<Duration>> {
+        let limit = job.limit.unwrap_or(Duration::MAX).max(elapsed);
+        groups(job).iter().find_map(|group| {
+            let known = self.groups.get(group).filter(|known| known.len() >= ENOUGH)?;
+            let longer = known.iter().filter(|time| **time > elapsed);
+            let mut times: Vec<Duration> = longer.map(|time| (*time).min(limit)).collect();
+            times.sort_unstable();
+            (!times.is_empty()).then_some(times)
+        })
     }
 
     /// The declared limit of a job; without one, the longest run time of its tenant so far, and one

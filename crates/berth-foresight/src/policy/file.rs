@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_apimachinery::decode;
-use berth_apimachinery::field::Path;
-use berth_apimachinery::schema::{Root, Schema};
 use berth_controllers::configuration::{self, Config};
 use berth_controllers::translate;
-use berth_controllers::webhooks::{self, Request, Webhooks};
+use berth_controllers::webhooks;
 use berth_engine::model::Labels;
 use berth_engine::{Event, Name};
 use serde::Deserialize;
@@ -23,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Mapping, Policy, PolicyError, Prices, QueueRef, Rule};
+use crate::objects::validate::{self, is_configuration};
 
 /// `apiVersion` of a [`ReplayPolicySpec`].
 pub const API_VERSION: &str = "replay.berth.dev/v1alpha1";
@@ -87,11 +86,6 @@ fn config(documents: &[Value]) -> Result<Config, String> {
     })
 }
 
-fn is_configuration(document: &Value) -> bool {
-    document["kind"] == "Configuration"
-        && document["apiVersion"].as_str().is_some_and(|version| version.starts_with("config.kueue.x-k8s.io/"))
-}
-
 /// What the documents read so far define. Events of one stage only depend on earlier stages.
 #[derive(Default)]
 struct Reader {
@@ -119,7 +113,7 @@ impl Reader {
         }
         match (group, kind.as_str()) {
             ("kueue.x-k8s.io", _) => {
-                check(&mut document, &version, &kind, &self.config)?;
+                validate::kueue(&mut document, &self.config).map_err(|problems| problems.join("; "))?;
                 self.kueue(&document, &kind)
             }
             ("", "Namespace") => {
@@ -230,30 +224,4 @@ fn active(check: berth_engine::model::AdmissionCheck) -> berth_engine::model::Ad
 
 fn typed<K: DeserializeOwned>(document: &Value) -> Result<K, String> {
     webhooks::typed(document)
-}
-
-/// Defaults an object of Kueue, and checks it by its definition and by the webhooks' rules.
-fn check(document: &mut Value, version: &str, kind: &str, config: &Config) -> Result<(), String> {
-    let definition = berth_api::crds()
-        .iter()
-        .find(|crd| crd["spec"]["group"] == "kueue.x-k8s.io" && crd["spec"]["names"]["kind"].as_str() == Some(kind));
-    let definition = definition.ok_or("is not a kind of Kueue")?;
-    let wanted = version.split_once('/').map_or("", |(_, version)| version);
-    let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
-    let served = versions.into_iter().find(|it| it["name"].as_str() == Some(wanted));
-    let served = served.ok_or_else(|| format!("apiVersion {version} is not served"))?;
-    let schema = Schema::parse_crd(&served["schema"]["openAPIV3Schema"]).map_err(|error| error.to_string())?;
-    if let Some(unknown) = schema.unknown_fields(document, Root::Resource).first() {
-        return Err(format!("{unknown}: unknown field"));
-    }
-    schema.apply_defaults(document);
-    let mut errors = schema.validate(document, &Path::root());
-    if errors.is_empty() {
-        let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
-        let namespace = document["metadata"]["namespace"].as_str().unwrap_or_default();
-        let request = Request { group: "kueue.x-k8s.io", resource: plural, namespace, old_object: None };
-        errors = Webhooks::new(config.clone()).validate(request, document, &|_, _, _, _| None);
-    }
-    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
 }

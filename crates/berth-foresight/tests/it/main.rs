@@ -1,12 +1,16 @@
 //! Tests of importers, policies, replays, packing and reports.
 
+mod checks;
 mod commands;
 mod forecasts;
+mod futures;
+mod gke;
 mod importers;
 mod packing;
 mod policies;
 mod real;
 mod replays;
+mod snapshots;
 
 use berth_foresight::trace::{Trace, read};
 

@@ -11,6 +11,7 @@ mod damage;
 mod devices;
 mod disk;
 mod dws;
+mod foresee;
 mod guide;
 mod history;
 mod image;

@@ -1,0 +1,95 @@
+//! Forecasts as text and JSON.
+
+use berth_apimachinery::printed::Table;
+use berth_engine::model::Time;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::live::State;
+use crate::live::forecast::JobForecast;
+use crate::report::time;
+use crate::snapshot::Snapshot;
+
+/// A time of the engine as a timestamp.
+pub(super) fn timestamp(at: Time) -> Option<String> {
+    Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
+/// A time from now.
+pub(super) fn from_now(now: Time, at: Option<Time>) -> String {
+    match at {
+        None => "unknown".to_owned(),
+        Some(at) if at <= now => "now".to_owned(),
+        Some(at) => format!("in {}", time(now.until(at).as_secs_f64())),
+    }
+}
+
+/// A row per waiting job.
+pub(super) fn table(snapshot: &Snapshot, state: &State, forecasts: &[JobForecast]) -> String {
+    if forecasts.is_empty() {
+        return format!("No job waits at {}.\n", snapshot.at);
+    }
+    let columns = ["JOB", "CLUSTER QUEUE", "PLACE", "STARTS (MEDIAN)", "BY (90 %)", "FLAVORS", "AFTER"];
+    let row = |forecast: &JobForecast| {
+        let name = forecast.owner.as_ref().map_or(&*forecast.key.name, |owner| owner.name.as_str());
+        let flavors: Vec<&str> = forecast.flavors.iter().map(|flavor| &**flavor).collect();
+        let after = forecast.unknown.clone().unwrap_or_else(|| forecast.waits_for.join(", "));
+        vec![
+            format!("{}/{name}", forecast.key.namespace),
+            forecast.cluster_queue.as_deref().unwrap_or_default().to_owned(),
+            forecast.place.to_string(),
+            from_now(state.at, forecast.median),
+            from_now(state.at, forecast.p90),
+            flavors.join(","),
+            after,
+        ]
+    };
+    let rows = forecasts.iter().map(row).collect();
+    Table { columns: columns.map(str::to_owned).to_vec(), rows }.render()
+}
+
+/// One forecast as a sentence.
+pub(super) fn sentence(state: &State, forecast: &JobForecast) -> String {
+    let Some(median) = forecast.median else {
+        let why = forecast.unknown.as_deref().unwrap_or_default();
+        return format!("Forecast: the start is unknown: {why}.");
+    };
+    let mut text = format!("Forecast: starts {}", from_now(state.at, Some(median)));
+    match forecast.p90 {
+        Some(p90) if p90 != median => {
+            text.push_str(&format!(", with 90 % certainty {}", from_now(state.at, Some(p90))))
+        }
+        Some(_) => {}
+        None => text.push_str(", and not for certain"),
+    }
+    let flavors: Vec<&str> = forecast.flavors.iter().map(|flavor| &**flavor).collect();
+    if !flavors.is_empty() {
+        text.push_str(&format!(", on flavor {}", flavors.join(", ")));
+    }
+    if !forecast.waits_for.is_empty() {
+        text.push_str(&format!(", after {}", forecast.waits_for.join(", ")));
+    }
+    text.push('.');
+    text
+}
+
+/// One JSON object.
+pub(super) fn json(snapshot: &Snapshot, forecasts: &[JobForecast]) -> Value {
+    let row = |forecast: &JobForecast| {
+        let owner = forecast.owner.as_ref().map(|owner| json!({"kind": owner.kind, "name": owner.name}));
+        json!({
+            "namespace": &*forecast.key.namespace,
+            "workload": &*forecast.key.name,
+            "job": owner,
+            "clusterQueue": forecast.cluster_queue.as_deref(),
+            "place": forecast.place,
+            "start": {"median": forecast.median.and_then(timestamp), "p90": forecast.p90.and_then(timestamp)},
+            "running": forecast.running.and_then(timestamp),
+            "flavors": forecast.flavors.iter().map(|flavor| &**flavor).collect::<Vec<_>>(),
+            "waitsFor": forecast.waits_for,
+            "unknown": forecast.unknown,
+        })
+    };
+    let rows: Vec<Value> = forecasts.iter().map(row).collect();
+    json!({"at": snapshot.at.to_string(), "forecasts": rows})
+}

@@ -1,0 +1,80 @@
+//! Where forecasts and comparisons take the state of a cluster from.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::live::State;
+use crate::live::forecast::Prospect;
+use crate::live::run_times::RunTimes;
+use crate::objects::{Objects, Template};
+use crate::snapshot::Snapshot;
+
+/// The state, and what to assume about it.
+#[derive(Debug, Default, Args)]
+pub struct SourceOptions {
+    /// A snapshot of `berth snapshot`, instead of the cluster of the kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// The configuration file of the controllers, unless it is the default.
+    #[arg(long, value_name = "FILE")]
+    configuration: Option<PathBuf>,
+    /// Run time of the jobs about which nothing is known, such as 30m or 8h. Without it, they count as
+    /// endless, and what depends on them is unknown.
+    #[arg(long, value_name = "TIME", value_parser = super::duration)]
+    run_time: Option<Duration>,
+}
+
+/// A state, ready to run forward.
+#[derive(Debug)]
+pub struct Known {
+    /// The jobs.
+    pub state: State,
+    /// What runs need.
+    pub prospect: Prospect,
+}
+
+impl SourceOptions {
+    /// Reads the snapshot, if the options name one.
+    pub fn read(&self) -> anyhow::Result<Option<Snapshot>> {
+        let Some(path) = &self.snapshot else { return Ok(None) };
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Ok(Some(Snapshot::parse(&text).with_context(|| path.display().to_string())?))
+    }
+
+    /// The state of a snapshot.
+    pub fn prepare(&self, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<Known> {
+        let objects = self.objects(snapshot)?;
+        let state = State::of(&objects, snapshot.at);
+        let prospect = Prospect::new(&objects, &state, &RunTimes::of(&objects, self.run_time), template);
+        Ok(Known { state, prospect })
+    }
+
+    fn objects(&self, snapshot: &Snapshot) -> anyhow::Result<Objects> {
+        let mut snapshot = snapshot.clone();
+        if let Some(path) = &self.configuration {
+            let (documents, _) = super::check::documents(std::slice::from_ref(path))?;
+            snapshot.objects.extend(documents.into_iter().map(|document| document.value));
+        }
+        let objects = snapshot.read();
+        if let Some(invalid) = objects.invalid.first() {
+            bail!("{}: {}", invalid.object, invalid.problems.join("; "));
+        }
+        Ok(objects)
+    }
+}
+
+impl Known {
+    /// The number of a job in the state.
+    pub fn find(&self, job: &str) -> anyhow::Result<usize> {
+        let (namespace, name) = job.split_once('/').unwrap_or(("default", job));
+        let is_it = |job: &crate::live::LiveJob| {
+            let is_owned = job.owner.as_ref().is_some_and(|owner| owner.name == name);
+            &*job.key.namespace == namespace && (&*job.key.name == name || is_owned)
+        };
+        let found = self.state.jobs.iter().position(is_it);
+        found.with_context(|| format!("no unfinished job or Workload {namespace}/{name}"))
+    }
+}

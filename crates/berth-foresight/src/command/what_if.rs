@@ -1,0 +1,177 @@
+//! The command `berth what-if`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use berth_apimachinery::printed::Table;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::forecasts::{from_now, timestamp};
+use super::source::SourceOptions;
+use crate::live::what_if::{Comparison, Fate, Figures, Row, compare};
+use crate::objects::Template;
+use crate::report::time;
+use crate::snapshot::{Changes, Snapshot};
+
+/// Options of `berth what-if`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where the state comes from.
+    #[command(flatten)]
+    pub source: SourceOptions,
+    /// Manifests to apply: changed queues, pools or priorities, and jobs to submit. A file, or a
+    /// folder; may be repeated.
+    #[arg(short, long = "filename", value_name = "FILE|FOLDER")]
+    files: Vec<PathBuf>,
+    /// Change a nominal quota: blue/spot/nvidia.com/gpu=+8 adds 8, =-8 takes 8 away, =8 sets 8. May be
+    /// repeated.
+    #[arg(long, value_name = "CLUSTERQUEUE/FLAVOR/RESOURCE=QUANTITY", allow_hyphen_values = true)]
+    quota: Vec<String>,
+    /// Give a job or Workload another priority. May be repeated.
+    #[arg(long, value_name = "NAMESPACE/NAME=PRIORITY")]
+    priority: Vec<String>,
+    /// Give a node pool another maximum number of nodes. May be repeated.
+    #[arg(long, value_name = "NODEPOOL=NODES")]
+    pool: Vec<String>,
+    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main. May be repeated.
+    #[arg(long, value_name = "KIND/[NAMESPACE/]NAME")]
+    without: Vec<String>,
+    /// Show all jobs, not only those for which something changes.
+    #[arg(short, long)]
+    all: bool,
+    /// Format of the report.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// Format of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Text.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+/// Compares a state with and without the changes, as the report to print.
+pub fn run(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<String> {
+    let (documents, _) = super::check::documents(&options.files)?;
+    let changes = Changes {
+        manifests: documents.into_iter().map(|document| document.value).collect(),
+        quotas: options.quota.clone(),
+        priorities: options.priority.clone(),
+        pools: options.pool.clone(),
+        without: options.without.clone(),
+    };
+    if changes.is_empty() {
+        bail!("nothing would change: use -f for manifests, or --quota, --priority, --pool or --without");
+    }
+    let changed = changes.apply(snapshot)?;
+    let before = options.source.prepare(snapshot, template)?;
+    let after = options.source.prepare(&changed, template)?;
+    let comparison = compare((&before.state, &before.prospect), (&after.state, &after.prospect));
+    Ok(match options.output {
+        Output::Table => table(&comparison, options.all),
+        Output::Json => format!("{:#}\n", json(&comparison, options.all)),
+    })
+}
+
+fn shown(comparison: &Comparison, all: bool) -> impl Iterator<Item = &Row> {
+    comparison.rows.iter().filter(move |row| all || row.differs())
+}
+
+fn table(comparison: &Comparison, all: bool) -> String {
+    let mut out = String::new();
+    let (before, after) = (&comparison.before, &comparison.after);
+    let cells = |name: &str, of: &dyn Fn(&Figures) -> String| vec![name.to_owned(), of(before), of(after)];
+    let spent = |duration: Duration| time(duration.as_secs_f64());
+    let mut rows = vec![
+        cells("waiting jobs that start", &|it| it.admitted.to_string()),
+        cells("waiting jobs whose start is unknown", &|it| it.unknown.to_string()),
+        cells("mean time to their start", &|it| spent(it.wait_mean)),
+        cells("longest time to their start", &|it| spent(it.wait_max)),
+        cells("evictions", &|it| it.evictions.to_string()),
+        cells("lost work", &|it| spent(it.lost)),
+        cells("time until all known jobs ended", &|it| spent(it.wall)),
+    ];
+    if before.restless + after.restless > 0 {
+        rows.push(cells("instants of endless preemptions", &|it| it.restless.to_string()));
+    }
+    let columns = ["", "AS IT IS", "WITH THE CHANGES"].map(str::to_owned).to_vec();
+    out.push_str(&Table { columns, rows }.render());
+    let rows: Vec<Vec<String>> = shown(comparison, all).map(|row| cells_of(comparison, row)).collect();
+    if rows.is_empty() {
+        out.push_str("\nNothing changes for any job.\n");
+        return out;
+    }
+    let columns =
+        ["JOB", "STARTS AS IT IS", "WITH THE CHANGES", "ENDS", "FLAVORS", "EVICTED"].map(str::to_owned).to_vec();
+    out.push('\n');
+    out.push_str(&Table { columns, rows }.render());
+    for row in shown(comparison, all).filter(|row| row.is_new) {
+        let Some(fate) = &row.after else { continue };
+        let victims = victims(comparison, fate);
+        if !victims.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "\n{} would evict {}.", row.job, victims.join(", "));
+        }
+    }
+    out
+}
+
+/// Jobs that are evicted when a new job is admitted, and not without it.
+fn victims<'a>(comparison: &'a Comparison, fate: &Fate) -> Vec<&'a str> {
+    let is_victim = |row: &&Row| {
+        let at = row.after.as_ref().and_then(|after| after.evicted);
+        let without = row.before.as_ref().and_then(|before| before.evicted);
+        at.is_some() && at == fate.admitted && at != without
+    };
+    comparison.rows.iter().filter(is_victim).map(|row| row.job.as_str()).collect()
+}
+
+fn cells_of(comparison: &Comparison, row: &Row) -> Vec<String> {
+    let now = comparison.at;
+    let start = |fate: Option<&Fate>| match fate {
+        None => "-".to_owned(),
+        Some(_) if row.holds => "runs".to_owned(),
+        Some(fate) => from_now(now, fate.admitted),
+    };
+    let after = row.after.as_ref();
+    let flavors: Vec<&str> = after.map(|fate| fate.flavors.iter().map(|it| &**it).collect()).unwrap_or_default();
+    let evicted = after.filter(|fate| fate.evictions > 0).map(|fate| from_now(now, fate.evicted)).unwrap_or_default();
+    let title = if row.is_new { format!("{} (new)", row.job) } else { row.job.clone() };
+    let ends = after.map_or("-".to_owned(), |fate| from_now(now, fate.ended));
+    vec![title, start(row.before.as_ref()), start(after), ends, flavors.join(","), evicted]
+}
+
+fn json(comparison: &Comparison, all: bool) -> Value {
+    let fate = |fate: Option<&Fate>| {
+        fate.map(|fate| {
+            json!({
+                "start": fate.admitted.and_then(timestamp),
+                "running": fate.running.and_then(timestamp),
+                "end": fate.ended.and_then(timestamp),
+                "flavors": fate.flavors.iter().map(|flavor| &**flavor).collect::<Vec<_>>(),
+                "evictions": fate.evictions,
+                "evicted": fate.evicted.and_then(timestamp),
+            })
+        })
+    };
+    let row = |row: &Row| {
+        json!({"job": row.job, "new": row.is_new, "holdsQuota": row.holds,
+               "before": fate(row.before.as_ref()), "after": fate(row.after.as_ref())})
+    };
+    let figures = |it: &Figures| {
+        json!({
+            "start": it.admitted, "unknown": it.unknown, "meanWaitSeconds": it.wait_mean.as_secs_f64(),
+            "longestWaitSeconds": it.wait_max.as_secs_f64(), "evictions": it.evictions,
+            "lostSeconds": it.lost.as_secs_f64(), "wallSeconds": it.wall.as_secs_f64(), "restless": it.restless,
+        })
+    };
+    let rows: Vec<Value> = shown(comparison, all).map(row).collect();
+    json!({"at": timestamp(comparison.at), "before": figures(&comparison.before), "after": figures(&comparison.after),
+           "jobs": rows})
+}

@@ -1,0 +1,166 @@
+//! Runs the engine forward from a state.
+
+use std::time::Duration;
+
+use berth_engine::model::{Admission, Time, Workload};
+use berth_engine::{EngineConfig, Event, Name};
+use berth_load::{Capacity, Probe, Unlimited, drive};
+
+use super::State;
+use super::capacity::Pools;
+use crate::forward::{Forward, ForwardJob};
+use crate::objects::Objects;
+
+/// What happens to a job.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct JobFuture {
+    /// When it is admitted next; `None` if that does not happen. A job that holds quota at the start
+    /// has the time of that admission.
+    pub admitted: Option<Time>,
+    /// When all its pods run after that admission.
+    pub running: Option<Time>,
+    /// When it ends.
+    pub ended: Option<Time>,
+    /// Flavors of its first admission.
+    pub flavors: Vec<Name>,
+    /// Number of evictions.
+    pub evictions: u64,
+    /// Time of its first eviction.
+    pub evicted: Option<Time>,
+    /// Work that evictions lost.
+    pub lost: Duration,
+    /// Since when it holds quota.
+    holds_since: Option<Time>,
+    /// Since when its pods run, under the quota that it holds.
+    runs_since: Option<Time>,
+}
+
+/// What happens to the jobs of a state, in their order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Future {
+    /// Per job.
+    pub jobs: Vec<JobFuture>,
+    /// Time from the start until the last job ended.
+    pub wall: Duration,
+    /// Instants at which jobs preempted each other again and again.
+    pub restless: u64,
+}
+
+/// When a run may stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// When nothing more happens.
+    TheEnd,
+    /// When this job was admitted, and its pods run.
+    Started(usize),
+    /// When every waiting job was admitted.
+    AllStarted,
+}
+
+/// The configuration of the engine for runs in virtual time.
+pub fn config(objects: &Objects) -> EngineConfig {
+    let mut config = objects.config.engine();
+    config.flush_delay = Duration::ZERO;
+    config
+}
+
+/// A state as a load, without run times.
+pub fn load(objects: &Objects, state: &State) -> Forward {
+    // Pods of the state are part of the capacity, not of topologies: jobs that run take their own room.
+    let events = objects.events().into_iter().filter(|event| !matches!(event, Event::NodePodUpserted(_)));
+    let job = |workload: &Workload| ForwardJob {
+        workload: workload.clone(),
+        created: Duration::ZERO,
+        run_time: Duration::ZERO,
+    };
+    Forward {
+        start: state.at,
+        objects: events.collect(),
+        jobs: state.jobs.iter().map(|live| job(&live.workload)).collect(),
+    }
+}
+
+/// Runs a load forward; `pools` are the nodes behind the quota, if they are known.
+pub fn run(load: &Forward, config: &EngineConfig, pools: Option<&Pools>, until: Until) -> Future {
+    match pools {
+        Some(pools) => {
+            let times = load.jobs.iter().map(|job| job.run_time).collect();
+            run_on(load, config, &mut pools.with_run_times(times), until)
+        }
+        None => run_on(load, config, &mut Unlimited::default(), until),
+    }
+}
+
+fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, until: Until) -> Future {
+    let waits: Vec<bool> = load.jobs.iter().map(|job| job.workload.admission.is_none()).collect();
+    let open = waits.iter().filter(|waits| **waits).count();
+    let mut watch = Watch { jobs: vec![JobFuture::default(); load.jobs.len()], waits, open, until };
+    let history = drive::run_on(load, config.clone(), &mut watch, capacity);
+    Future { jobs: watch.jobs, wall: history.wall, restless: history.restless }
+}
+
+/// Records what happens to each job.
+struct Watch {
+    jobs: Vec<JobFuture>,
+    /// True for jobs that were never admitted.
+    waits: Vec<bool>,
+    /// Number of these jobs.
+    open: usize,
+    until: Until,
+}
+
+impl Watch {
+    fn admit(&mut self, number: usize, admission: &Admission, at: Time) {
+        let job = &mut self.jobs[number];
+        if job.holds_since.is_some() {
+            return;
+        }
+        job.holds_since = Some(at);
+        job.runs_since = None;
+        if job.admitted.is_none() {
+            job.admitted = Some(at);
+            let mut flavors: Vec<Name> =
+                admission.pod_sets.iter().flat_map(|set| set.flavors.values().cloned()).collect();
+            flavors.sort();
+            flavors.dedup();
+            job.flavors = flavors;
+        }
+    }
+}
+
+impl Probe for Watch {
+    fn changed(&mut self, number: usize, object: &Workload, now: Time) {
+        if object.finished {
+            self.jobs[number].ended = Some(now);
+            return;
+        }
+        match &object.admission {
+            Some(admission) => {
+                self.admit(number, admission, object.reserved_at.unwrap_or(now));
+                self.open -= usize::from(std::mem::take(&mut self.waits[number]));
+            }
+            None => {
+                let job = &mut self.jobs[number];
+                if let Some(since) = job.holds_since.take() {
+                    job.evictions += 1;
+                    job.evicted.get_or_insert(now);
+                    job.lost += job.runs_since.take().map_or(Duration::ZERO, |from| from.max(since).until(now));
+                }
+            }
+        }
+    }
+
+    fn running(&mut self, number: usize, from: Time) {
+        let job = &mut self.jobs[number];
+        job.runs_since = Some(from);
+        job.running.get_or_insert(from);
+    }
+
+    fn is_enough(&self) -> bool {
+        match self.until {
+            Until::TheEnd => false,
+            Until::Started(number) => self.jobs.get(number).is_none_or(|job| job.admitted.is_some()),
+            Until::AllStarted => self.open == 0,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Nodes and node pools as groups of equal machines.
+
+use berth_controllers::translate::{self, amounts, placement};
+use berth_engine::model::{Labels, ResourceList, Taint, TaintEffect};
+
+use super::{Objects, Template};
+
+/// Label of a node with the name of its pool.
+pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";
+
+/// Equal machines: a node, or a pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machines {
+    /// `Node NAME` or `NodePool NAME`.
+    pub title: String,
+    /// Labels of a machine; a pool in several zones has one set per zone.
+    pub labels: Vec<Labels>,
+    /// Taints that repel pods.
+    pub taints: Vec<Taint>,
+    /// Amounts that pods can request on one machine.
+    pub allocatable: ResourceList,
+    /// Largest number of machines.
+    pub max: i64,
+}
+
+impl Machines {
+    /// True if machines with all these labels are among them.
+    pub fn have(&self, wanted: &Labels) -> bool {
+        self.labels.iter().any(|labels| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
+    }
+
+    /// The largest amount of a resource that they supply.
+    pub fn supply(&self, resource: &str) -> i64 {
+        self.allocatable.get(resource).copied().unwrap_or(0).saturating_mul(self.max)
+    }
+}
+
+/// True for taints that keep pods away.
+pub fn repels(taint: &Taint) -> bool {
+    taint.effect != TaintEffect::PreferNoSchedule
+}
+
+/// The pools, and the nodes that are not of a known pool.
+pub(super) fn all(objects: &Objects, template: Template<'_>) -> Vec<Machines> {
+    let mut machines = Vec::new();
+    for (name, pool) in &objects.node_pools {
+        let spec = &pool.object.spec;
+        // A pool that is a machine of processes has the size of that machine: its node shows it.
+        if spec.is_process() {
+            continue;
+        }
+        let nodes = template(&pool.object);
+        let Some(first) = nodes.first() else { continue };
+        let max = if spec.is_fixed() { spec.nodes_wanted() } else { spec.nodes_max() };
+        let mut of_pool = one(&format!("NodePool {name}"), first, i64::from(max));
+        of_pool.labels = nodes.iter().map(|node| placement::labels(node.metadata.labels.as_ref())).collect();
+        machines.push(of_pool);
+    }
+    for (name, node) in &objects.nodes {
+        let node = &node.object;
+        let pool = node.metadata.labels.as_ref().and_then(|labels| labels.get(POOL_LABEL));
+        let of_pool = pool.and_then(|pool| objects.node_pools.get(pool));
+        if of_pool.is_none_or(|pool| pool.object.spec.is_process()) {
+            machines.push(one(&format!("Node {name}"), node, 1));
+        }
+    }
+    machines
+}
+
+fn one(title: &str, node: &k8s_openapi::api::core::v1::Node, max: i64) -> Machines {
+    let status = node.status.as_ref();
+    let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    // Taints of a state that passes say nothing about the configuration.
+    let passing = |taint: &Taint| taint.key.starts_with("node.kubernetes.io/");
+    Machines {
+        title: title.to_owned(),
+        labels: vec![translate::labels(node.metadata.labels.as_ref())],
+        taints: placement::taints(taints).into_iter().filter(|taint| repels(taint) && !passing(taint)).collect(),
+        allocatable: allocatable.map(amounts::from_resource_list).unwrap_or_default(),
+        max,
+    }
+}
