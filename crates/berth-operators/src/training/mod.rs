@@ -13,7 +13,6 @@ pub mod environment;
 pub mod framework;
 pub mod gang;
 pub mod metrics;
-pub mod notice;
 pub mod objects;
 pub mod outcome;
 pub mod plan;
