@@ -238,7 +238,13 @@ const POD_GROUP_COLUMNS: &[Column] = &[
     Column("Failed", "integer", ".status.failed", "Number of pods that failed", 0),
     Column("Age", "date", ".metadata.creationTimestamp", "Time since the group was created", 0),
 ];
-const AGE: &[Column] = &[Column("Age", "date", ".metadata.creationTimestamp", "", 0)];
+/// The columns that GKE prints. The definition of the autoscaler's repository has only the age.
+const PROVISIONING_REQUEST_COLUMNS: &[Column] = &[
+    Column("Accepted", "string", ".status.conditions[?(@.type=='Accepted')].status", "", 0),
+    Column("Provisioned", "string", ".status.conditions[?(@.type=='Provisioned')].status", "", 0),
+    Column("Failed", "string", ".status.conditions[?(@.type=='Failed')].status", "", 0),
+    Column("Age", "date", ".metadata.creationTimestamp", "", 0),
+];
 
 fn definitions(s: &mut Structural) -> Vec<Value> {
     /// A Kueue kind with both versions and the same columns in both.
@@ -308,9 +314,9 @@ fn definitions(s: &mut Structural) -> Vec<Value> {
             &["provreq", "provreqs"],
             "v1",
             vec![
-                Version::new::<autoscaling::v1::ProvisioningRequest>(s, "v1").columns(AGE),
+                Version::new::<autoscaling::v1::ProvisioningRequest>(s, "v1").columns(PROVISIONING_REQUEST_COLUMNS),
                 Version::new::<autoscaling::v1::ProvisioningRequest>(s, "v1beta1")
-                    .columns(AGE)
+                    .columns(PROVISIONING_REQUEST_COLUMNS)
                     .deprecated("autoscaling.k8s.io/v1beta1 API is deprecated"),
             ],
         ),

@@ -161,14 +161,14 @@ where
             match step {
                 Step::Event(event) => {
                     if let Some(known) = main.as_ref().and_then(|key| objects.get(key)) {
-                        self.recorder.event(&known.state, event.event_type, &event.reason, &event.message);
+                        event.record(&self.recorder, &known.state);
                     }
                 }
                 Step::EventAbout(about, event) => {
-                    self.recorder.event(&*about, event.event_type, &event.reason, &event.message);
+                    event.record(&self.recorder, &*about);
                 }
                 Step::WorkloadEvent(workload, event) => {
-                    self.recorder.event(&*workload, event.event_type, &event.reason, &event.message);
+                    event.record(&self.recorder, &*workload);
                 }
                 Step::Patch(after) => self.write_object(&mut objects, *after, Part::Main).await?,
                 Step::PatchStatus(after) => self.write_object(&mut objects, *after, Part::Status).await?,

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
-use berth_runtime::EventType;
+pub use berth_runtime::PlannedEvent;
 
 /// One step of a plan about an object of kind `J`, others of its kind, and workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<J> {
     /// Record an event about the object.
-    Event(NewEvent),
+    Event(PlannedEvent),
     /// Record an event about another object of the kind.
-    EventAbout(Box<J>, NewEvent),
+    EventAbout(Box<J>, PlannedEvent),
     /// Record an event about a workload.
-    WorkloadEvent(Box<Workload>, NewEvent),
+    WorkloadEvent(Box<Workload>, PlannedEvent),
     /// Write the object's metadata and spec.
     Patch(Box<J>),
     /// Write the object's status.
@@ -33,29 +33,6 @@ pub enum Step<J> {
     PatchWorkloadStatus(Box<Workload>),
     /// Delete a workload.
     DeleteWorkload(Box<Workload>),
-}
-
-/// The content of an event to record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewEvent {
-    /// Normal or Warning.
-    pub event_type: EventType,
-    /// CamelCase reason.
-    pub reason: String,
-    /// Text.
-    pub message: String,
-}
-
-impl NewEvent {
-    /// An event of type Normal.
-    pub fn normal(reason: &str, message: impl Into<String>) -> Self {
-        NewEvent { event_type: EventType::Normal, reason: reason.to_owned(), message: message.into() }
-    }
-
-    /// An event of type Warning.
-    pub fn warning(reason: &str, message: impl Into<String>) -> Self {
-        NewEvent { event_type: EventType::Warning, reason: reason.to_owned(), message: message.into() }
-    }
 }
 
 /// Steps, then an error or the delay of the next reconcile, if there is one.
@@ -86,7 +63,7 @@ impl<J> Plan<J> {
     /// True if it contains an event of type Warning about an object of kind `J`.
     pub fn warns(&self) -> bool {
         self.steps.iter().any(|step| match step {
-            Step::Event(event) | Step::EventAbout(_, event) => event.event_type == EventType::Warning,
+            Step::Event(event) | Step::EventAbout(_, event) => event.is_warning(),
             _ => false,
         })
     }
@@ -129,7 +106,7 @@ pub enum PlanError {
 impl PlanError {
     /// The event that reports this error on the object, so that no reconcile stops in silence.
     /// `None` for transient errors, and for errors that the plan reports in its own words.
-    pub fn event(&self) -> Option<NewEvent> {
+    pub fn event(&self) -> Option<PlannedEvent> {
         let reason = match self {
             PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,
             PlanError::CyclicOwnership => events::CYCLIC_OWNERSHIP,
@@ -140,6 +117,6 @@ impl PlanError {
             | PlanError::OwnerNotFound
             | PlanError::NestingTooDeep => return None,
         };
-        Some(NewEvent::warning(reason, self.to_string()))
+        Some(PlannedEvent::warning(reason, self.to_string()))
     }
 }

@@ -40,12 +40,51 @@ const SERIES_MAX: usize = 1024;
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// The event types of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventType {
     /// An expected event.
     Normal,
     /// An event that may need attention.
     Warning,
+}
+
+/// An event that a plan asks its controller to record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlannedEvent {
+    /// Normal or Warning.
+    pub event_type: EventType,
+    /// Reason, in CamelCase.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+}
+
+impl PlannedEvent {
+    /// An event of type Normal.
+    pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::with_warning(false, reason, message)
+    }
+
+    /// An event of type Warning.
+    pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::with_warning(true, reason, message)
+    }
+
+    /// An event of type Warning if `is_warning`, else of type Normal.
+    pub fn with_warning(is_warning: bool, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        let event_type = if is_warning { EventType::Warning } else { EventType::Normal };
+        Self { event_type, reason: reason.into(), message: message.into() }
+    }
+
+    /// True for type Warning.
+    pub fn is_warning(&self) -> bool {
+        self.event_type == EventType::Warning
+    }
+
+    /// Records the event about an object.
+    pub fn record<K: Resource<DynamicType = ()>>(&self, recorder: &Recorder, object: &K) {
+        recorder.event(object, self.event_type, &self.reason, &self.message);
+    }
 }
 
 /// Records events for one component; cheap to clone.

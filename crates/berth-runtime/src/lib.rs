@@ -32,7 +32,7 @@ mod writer;
 pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
 pub use clock::{Clock, stamp};
-pub use events::{EventType, Recorder};
+pub use events::{EventType, PlannedEvent, Recorder};
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};

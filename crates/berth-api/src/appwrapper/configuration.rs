@@ -383,6 +383,26 @@ mod tests {
     }
 
     #[test]
+    fn no_period_exceeds_the_ceiling_and_success_has_a_time_to_live() {
+        let of = |periods: Value| problems(json!({"appwrapper": {"faultTolerance": periods}}));
+        let fields =
+            ["admissionGracePeriod", "warmupGracePeriod", "failureGracePeriod", "resetPause", "deletionGracePeriod"];
+        let base = json!({"admissionGracePeriod": "1s", "warmupGracePeriod": "1s", "failureGracePeriod": "1s",
+            "resetPause": "1s", "deletionGracePeriod": "1s", "gracePeriodCeiling": "1s"});
+        for field in fields {
+            let mut periods = base.clone();
+            periods[field] = json!("10s");
+            let expected = format!("appwrapper.faultTolerance.{field}: 10s exceeds gracePeriodCeiling, which is 1s");
+            assert_eq!(of(periods)[0], expected);
+        }
+        let order = json!({"admissionGracePeriod": "10s", "warmupGracePeriod": "1s"});
+        let expected = "appwrapper.faultTolerance.admissionGracePeriod: 10s exceeds warmupGracePeriod, which is 1s";
+        assert_eq!(of(order), [expected]);
+        let [problem] = of(json!({"successTTLCeiling": "-1s"})).try_into().unwrap();
+        assert!(problem.starts_with("appwrapper.faultTolerance.successTTLCeiling: "), "{problem}");
+    }
+
+    #[test]
     fn an_unknown_field_or_effect_is_a_problem() {
         assert_eq!(problems(json!({"appwrapper": {"slackQueue": "a"}})), ["appwrapper.slackQueue: unknown field"]);
         let taint = json!([{"key": "a", "value": "b", "effect": "Never"}]);

@@ -2,6 +2,7 @@
 //!
 //! A node is removed in three steps, each written before the next. First it gets a soft taint with
 //! the time when it became unneeded. Then it gets a hard taint (marked for removal) and is drained.
+//! The hard taint is taken back if pods that cannot move were bound to the node in the meantime.
 //! Last, its pool's node count is reduced; the node pool controller removes marked nodes first.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ const DRAINED_AT_ONCE: usize = 1;
 pub struct ScaleDown {
     /// Nodes that became unneeded.
     pub candidates: Vec<String>,
-    /// Former candidates that are needed again.
+    /// Nodes that are needed again: they lose the taints of the autoscaler.
     pub needed: Vec<String>,
     /// Nodes to mark for removal.
     pub mark: Vec<String>,
@@ -80,6 +81,13 @@ pub fn plan_scale_down(
             // A marked node: drain it, and remove it once it is empty and its delay has elapsed.
             if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
                 let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
+                // The scheduler may have bound pods before it saw the taint. If these would have
+                // prevented the removal, the node is kept.
+                let is_drained = pods.iter().all(|pod| pod.is_terminating());
+                if is_busy_slice || !is_drained && !is_removable(state, pool, &remaining_cluster, scaling) {
+                    plan.needed.push(node_name);
+                    continue;
+                }
                 plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
                 let removal_time = after(marked, span(scaling.node_removal_delay.0));
                 if pods.is_empty() && removal_time <= now {

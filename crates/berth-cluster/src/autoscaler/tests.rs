@@ -218,6 +218,23 @@ fn an_unneeded_node_is_marked_after_its_delay_and_then_its_pool_shrinks() {
 }
 
 #[test]
+fn a_node_that_got_pods_before_its_taint_was_seen_is_kept() {
+    let pool = pool("p", "g2-standard-24", 2, 10, json!({}));
+    let ready = nodes(&pool);
+    let marked = vec![ready[0].clone(), tainted(&ready[1], REMOVAL_TAINT, at(60))];
+    let late = vec![bound("work", "p-0", "Running"), bound("late", "p-1", "Pending")];
+    let plan = down(&pool, marked, late, at(61));
+    assert_eq!((plan.needed, plan.evict, plan.shrink), (vec!["p-1".to_owned()], vec![], vec![]));
+
+    let slice = tpu_pool("slice", 4, json!({}));
+    let marked: Vec<_> = nodes(&slice).iter().map(|node| tainted(node, REMOVAL_TAINT, at(60))).collect();
+    let mut late = tpu_pod("late", json!({ "nodeName": "slice-0" })).pod.as_ref().clone();
+    late.status = Some(serde_json::from_value(json!({ "phase": "Running" })).unwrap());
+    let plan = down(&slice, marked, vec![Arc::new(PodInfo::new(Arc::new(late)))], at(70));
+    assert_eq!((plan.needed.len(), plan.evict), (4, vec![]), "a slice is kept as a whole");
+}
+
+#[test]
 fn a_pool_keeps_its_minimum_and_a_static_pool_all_nodes() {
     let least = pool("p", "g2-standard-24", 2, 10, json!({ "minNodes": 2 }));
     assert_eq!(down(&least, nodes(&least), Vec::new(), at(0)), ScaleDown::default());

@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
-use plan::{Notice, Plan, plan};
+use plan::{Plan, StateEvent, plan};
 
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager) {
@@ -32,7 +32,7 @@ pub fn install(manager: &mut Manager) {
         jobs: Writer::new(manager, &jobs),
         writer: Writer::new(manager, &cron_jobs),
         cron_jobs: cron_jobs.clone(),
-        notices: Mutex::default(),
+        state_events: Mutex::default(),
     };
     manager.controller("cronjob").watch_self(&cron_jobs).watch_owned::<CronJob, _>(&jobs).run(controller);
 }
@@ -44,15 +44,15 @@ struct Controller {
     of_cron_job: Index<Job>,
     jobs: Writer<Job>,
     writer: Writer<CronJob>,
-    /// The notices of each CronJob's last step. They are lost in a restart, after which their
+    /// The state events of each CronJob's last step. They are lost in a restart, after which their
     /// events are recorded again.
-    notices: Mutex<BTreeMap<ObjectKey, BTreeSet<Notice>>>,
+    state_events: Mutex<BTreeMap<ObjectKey, BTreeSet<StateEvent>>>,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(cron_job) = self.cron_jobs.get(&key) else {
-            self.notices.lock().remove(&key);
+            self.state_events.lock().remove(&key);
             return Ok(Action::Wait);
         };
         let uid = cron_job.uid().unwrap_or_default();
@@ -84,13 +84,10 @@ impl Reconciler for Controller {
 
 impl Controller {
     fn record(&self, cron_job: &CronJob, key: &ObjectKey, plan: &Plan) {
-        for event in &plan.events {
-            self.recorder.event(cron_job, EventType::Normal, &event.reason, &event.message);
-        }
-        let before = self.notices.lock().insert(key.clone(), plan.notices.clone()).unwrap_or_default();
-        for notice in plan.notices.difference(&before) {
-            let type_ = if notice.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(cron_job, type_, notice.reason, &notice.message);
+        plan.events.iter().for_each(|event| event.record(&self.recorder, cron_job));
+        let before = self.state_events.lock().insert(key.clone(), plan.state_events.clone()).unwrap_or_default();
+        for event in plan.state_events.difference(&before) {
+            event.event.record(&self.recorder, cron_job);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_apimachinery::cron::Schedule;
 use berth_apimachinery::times::time_zone;
-use berth_runtime::{owned_by, stamp};
+use berth_runtime::{PlannedEvent, owned_by, stamp};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
@@ -17,7 +17,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::job::PlannedEvent;
 use crate::job::facts::finished_condition;
 
 /// Annotation of a Job with the time at which it was due, in the CronJob's time zone.
@@ -40,27 +39,23 @@ pub struct Plan {
     pub events: Vec<PlannedEvent>,
     /// Events that describe a state, with the start time that they are about. They are recorded if
     /// they differ from those of the previous step.
-    pub notices: BTreeSet<Notice>,
+    pub state_events: BTreeSet<StateEvent>,
     /// Time until the next start.
     pub requeue_after: Option<Duration>,
 }
 
-/// An event of type Normal or Warning about a state.
+/// An event about a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Notice {
+pub struct StateEvent {
     /// Start time that the event is about.
-    pub about: Option<Timestamp>,
-    /// True for an event of type Warning.
-    pub warning: bool,
-    /// Reason.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
+    pub due: Option<Timestamp>,
+    /// The event.
+    pub event: PlannedEvent,
 }
 
-impl Notice {
-    fn warning(reason: &'static str, message: String) -> Self {
-        Self { about: None, warning: true, reason, message }
+impl StateEvent {
+    fn warning(reason: &str, message: impl Into<String>) -> Self {
+        Self { due: None, event: PlannedEvent::warning(reason, message) }
     }
 }
 
@@ -87,14 +82,14 @@ pub fn plan(cron_job: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
         match Timetable::of(&spec) {
             _ if spec.suspend == Some(true) => {}
             Ok(timetable) => start(cron_job, &spec, jobs, &timetable, now, &mut plan),
-            Err(notice) => _ = plan.notices.insert(notice),
+            Err(event) => _ = plan.state_events.insert(event),
         }
     }
     let adopted = plan.status.active.clone().unwrap_or_default();
     for job in jobs.iter().filter(|job| finished_condition(job).is_none()) {
         if !adopted.iter().any(|it| it.uid == job.metadata.uid) {
             let message = format!("Saw a job that the controller did not create or forgot: {}", job.name_any());
-            plan.notices.insert(Notice::warning("UnexpectedJob", message));
+            plan.state_events.insert(StateEvent::warning("UnexpectedJob", message));
         }
     }
     // An empty list is stored as an absent one, so that the status equals that of the next plan.
@@ -111,9 +106,11 @@ fn observe_jobs(jobs: &[Arc<Job>], plan: &mut Plan) {
             (Some(_), None) => plan.status.active.get_or_insert_default().push(active),
             (Some(_), Some(condition)) => {
                 let message = format!("Saw completed job: {name}, condition: {}", condition.type_);
-                plan.events.push(normal("SawCompletedJob", message));
+                plan.events.push(PlannedEvent::normal("SawCompletedJob", message));
             }
-            (None, _) => plan.events.push(normal("MissingJob", format!("Active job went missing: {name}"))),
+            (None, _) => {
+                plan.events.push(PlannedEvent::normal("MissingJob", format!("Active job went missing: {name}")))
+            }
         }
     }
     let succeeded = jobs.iter().filter(|job| finished_condition(job).is_some_and(|it| it.type_ == "Complete"));
@@ -145,7 +142,7 @@ struct Timetable {
 }
 
 impl Timetable {
-    fn of(spec: &CronJobSpec) -> Result<Self, Notice> {
+    fn of(spec: &CronJobSpec) -> Result<Self, StateEvent> {
         let text = spec.schedule.as_str();
         // Kubernetes still accepts a time zone in `schedule` for CronJobs that have had it since
         // before version 1.27.
@@ -159,12 +156,12 @@ impl Timetable {
             None => TimeZone::UTC,
             Some(name) => time_zone(name).ok_or_else(|| {
                 let message = format!("invalid timeZone: {name:?}: unknown time zone {name}");
-                Notice::warning("UnknownTimeZone", message)
+                StateEvent::warning("UnknownTimeZone", message)
             })?,
         };
         let schedule = Schedule::parse(text).map_err(|error| {
             let message = format!("unparseable schedule: {:?} : {error}", spec.schedule);
-            Notice::warning("UnparseableSchedule", message)
+            StateEvent::warning("UnparseableSchedule", message)
         })?;
         Ok(Self { schedule, zone })
     }
@@ -190,22 +187,21 @@ fn start(
     plan.requeue_after = next;
     if next.is_none() {
         let message = format!("invalid schedule: {} : it is not due within five years", spec.schedule);
-        plan.notices.insert(Notice::warning("InvalidSchedule", message));
+        plan.state_events.insert(StateEvent::warning("InvalidSchedule", message));
     }
     let Some(due) = timetable.schedule.latest(earliest, now, &timetable.zone) else { return };
     let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
     if deadline.is_some_and(|deadline| now.duration_since(due) > deadline) {
         let at = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
         let message = format!("Missed scheduled time to start a job: {at}");
-        plan.notices.insert(Notice { about: Some(due), ..Notice::warning("MissSchedule", message) });
+        plan.state_events.insert(StateEvent { due: Some(due), ..StateEvent::warning("MissSchedule", message) });
         return;
     }
     let considered =
         deadline.and_then(|deadline| now.checked_sub(deadline).ok()).map_or(earliest, |it| it.max(earliest));
     if missed(timetable, considered, now) > MISSED_MAX {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
-        let notice = Notice::warning("TooManyMissedTimes", message.to_owned());
-        plan.notices.insert(Notice { about: Some(due), ..notice });
+        plan.state_events.insert(StateEvent { due: Some(due), ..StateEvent::warning("TooManyMissedTimes", message) });
     }
     let job = job_at(cron_job, spec, due, &timetable.zone);
     // An earlier step created the Job, but could not write the status.
@@ -221,8 +217,8 @@ fn start(
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !active.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
-            let (reason, message) = ("JobAlreadyActive", message.to_owned());
-            plan.notices.insert(Notice { about: Some(due), warning: false, reason, message });
+            let event = PlannedEvent::normal("JobAlreadyActive", message);
+            plan.state_events.insert(StateEvent { due: Some(due), event });
             return;
         }
         Some("Replace") => {
@@ -279,8 +275,4 @@ fn reference(job: &Job) -> ObjectReference {
         resource_version: job.metadata.resource_version.clone(),
         field_path: None,
     }
-}
-
-fn normal(reason: &str, message: String) -> PlannedEvent {
-    PlannedEvent { warning: false, reason: reason.to_owned(), message }
 }

@@ -50,7 +50,7 @@ fn created(plan: &Plan) -> Option<String> {
 
 fn reasons(plan: &Plan) -> Vec<&str> {
     let events = plan.events.iter().map(|event| event.reason.as_str());
-    events.chain(plan.notices.iter().map(|notice| notice.reason)).collect()
+    events.chain(plan.state_events.iter().map(|event| event.event.reason.as_str())).collect()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn starts_beyond_the_deadline_are_missed_and_only_the_latest_missed_start_happen
     assert_eq!((created(&without).as_deref(), reasons(&without)), (Some("report-29454600"), vec![]));
     let with = plan(&cron_job(json!({"startingDeadlineSeconds": 60})), &[], at("2026-01-01T14:05:00Z"));
     assert_eq!((created(&with), reasons(&with)), (None, vec!["MissSchedule"]));
-    let message = &with.notices.first().unwrap().message;
+    let message = &with.state_events.first().unwrap().event.message;
     assert_eq!(message, "Missed scheduled time to start a job: Thu, 01 Jan 2026 14:00:00 +0000");
     assert_eq!(with.requeue_after.unwrap().as_secs(), 300);
 }

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 pub use indexes::IndexSet;
-pub use plan::{Plan, PlannedEvent, Removal, plan};
+pub use plan::{Plan, Removal, plan};
 pub use pods::build_pod;
 pub use policy::{PodFailure, match_pod_failure_policy};
 
@@ -217,10 +217,7 @@ impl JobController {
     }
 
     fn record_events(&self, job: &Job, plan: &Plan) {
-        for event in &plan.events {
-            let kind = if event.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(job, kind, &event.reason, &event.message);
-        }
+        plan.events.iter().for_each(|event| event.record(&self.recorder, job));
     }
 
     /// Writes the status if it differs from the cached one. Returns the status as stored. A

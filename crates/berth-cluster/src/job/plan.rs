@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
@@ -48,17 +48,6 @@ pub struct Removal {
     /// True to remove the tracking finalizer first, so that the deletion does not count as a
     /// failure.
     pub forget: bool,
-}
-
-/// An event to record for the Job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlannedEvent {
-    /// True for an event of type Warning.
-    pub warning: bool,
-    /// Reason, in CamelCase.
-    pub reason: String,
-    /// Message.
-    pub message: String,
 }
 
 /// The planned writes; the module's documentation describes their order.
@@ -616,8 +605,8 @@ impl Plan {
         self.requeue_after = Some(self.requeue_after.map_or(after, |known| known.min(after)));
     }
 
-    fn event(&mut self, warning: bool, reason: &str, message: &str) {
-        self.events.push(PlannedEvent { warning, reason: reason.into(), message: message.into() });
+    fn event(&mut self, is_warning: bool, reason: &str, message: &str) {
+        self.events.push(PlannedEvent::with_warning(is_warning, reason, message));
     }
 }
 

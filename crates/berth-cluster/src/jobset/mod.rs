@@ -175,10 +175,7 @@ impl JobSetController {
             self.update_job(&jobs, &changed).await?;
         }
         self.write_status(key, set, plan.status).await?;
-        for notice in &plan.notices {
-            let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(set, kind, &notice.reason, &notice.message);
-        }
+        plan.events.iter().for_each(|event| event.record(&self.recorder, set));
         if plan.delete_set {
             let sets: Api<JobSet> = Api::namespaced(self.client.clone(), &key.namespace);
             let gone = sets.delete(&key.name, &exactly(DeleteParams::foreground(), set.metadata.uid.clone())).await;

@@ -5,6 +5,7 @@
 //! deleted. Failures are evaluated before successes. Then the service, the claims and missing jobs
 //! are created, and jobs are suspended or resumed.
 
+use berth_runtime::PlannedEvent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,17 +47,6 @@ pub struct Resume {
     pub changed: Job,
 }
 
-/// An event to record about the set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// True for an event of type Warning.
-    pub warning: bool,
-    /// Reason, in CamelCase.
-    pub reason: String,
-    /// Message.
-    pub message: String,
-}
-
 /// The next writes, in the order of the fields.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -75,7 +65,7 @@ pub struct Plan {
     /// The status to write, if it differs.
     pub status: JobSetStatus,
     /// Events, in order.
-    pub notices: Vec<Notice>,
+    pub events: Vec<PlannedEvent>,
     /// Time after which to reconcile again even if no object changes.
     pub again_after: Option<Duration>,
     /// True if the set's time to live has ended, so that it is deleted.
@@ -124,11 +114,7 @@ pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, no
                 return plan;
             }
             Ok(_) => {}
-            Err(error) => plan.notices.push(Notice {
-                warning: true,
-                reason: "InPlaceRestartFailed".into(),
-                message: error.to_string(),
-            }),
+            Err(error) => plan.events.push(PlannedEvent::warning("InPlaceRestartFailed", error.to_string())),
         }
     }
     plan.service = service(set);
@@ -221,15 +207,15 @@ impl Plan {
     }
 
     /// Sets a condition; a change is reported as an event.
-    fn set(&mut self, warning: bool, new: Condition) {
+    fn set(&mut self, is_warning: bool, new: Condition) {
         if set_condition(&mut self.status, new.clone()) {
-            self.notices.push(Notice { warning, reason: new.reason, message: new.message });
+            self.events.push(PlannedEvent::with_warning(is_warning, new.reason, new.message));
         }
     }
 
     fn tell_failure(&mut self, outcome: Outcome) {
-        let told = outcome.condition.map(|condition| (condition.reason, condition.message)).or(outcome.event);
-        self.notices.extend(told.map(|(reason, message)| Notice { warning: true, reason, message }));
+        let event = outcome.condition.map(|condition| (condition.reason, condition.message)).or(outcome.event);
+        self.events.extend(event.map(|(reason, message)| PlannedEvent::warning(reason, message)));
     }
 }
 

@@ -72,7 +72,7 @@ impl World {
             self.jobs.insert(job.metadata.name.clone().unwrap(), job);
         }
         self.set.status = Some(plan.status);
-        self.events.extend(plan.notices.into_iter().map(|notice| notice.reason));
+        self.events.extend(plan.events.into_iter().map(|event| event.reason));
         self.again_after = plan.again_after;
         self.is_gone |= plan.delete_set;
     }

@@ -99,10 +99,7 @@ impl Reconciler for Controller {
                 plan
             }
         };
-        for event in &plan.events {
-            let type_ = if event.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(autoscaler.as_ref(), type_, &event.reason, &event.message);
-        }
+        plan.events.iter().for_each(|event| event.record(&self.recorder, autoscaler.as_ref()));
         if autoscaler.status.as_ref() != Some(&plan.status) {
             let changed = HorizontalPodAutoscaler { status: Some(plan.status), ..(*autoscaler).clone() };
             self.writer.replace_status(&changed).await?;

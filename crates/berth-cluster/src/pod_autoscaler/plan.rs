@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::quantity::{Format, Quantity};
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
@@ -17,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::figures::{PodFigures, samples};
 use super::limits::{Bounds, History, bound};
 use super::replicas::{Metric, Proposal, Target, Tolerance, propose};
-use crate::job::PlannedEvent;
 
 /// Default of the fraction by which usage may differ from its target.
 const TOLERANCE: f64 = 0.1;
@@ -69,7 +68,7 @@ impl Plan {
     }
 
     pub(super) fn warn(&mut self, reason: &str, message: &str) {
-        self.events.push(PlannedEvent { warning: true, reason: reason.to_owned(), message: message.to_owned() });
+        self.events.push(PlannedEvent::warning(reason, message));
     }
 }
 

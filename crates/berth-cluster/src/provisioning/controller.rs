@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::obstacles::{NO_MATCHING_POOL, UNTOLERATED_TAINT};
 use super::requested::requested_pods;
-use super::step::{Order, RESIZE_REQUEST, Step, World, resize_name, step, summary};
+use super::step::{ANSWER_GRACE, Order, RESIZE_REQUEST, Step, World, resize_name, step, summary};
 use crate::Site;
 use crate::autoscaler::View;
 use crate::pools::{announced_end, request_of};
@@ -55,7 +55,11 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     });
     let waiting_for_nodes = waiting.clone();
     // A request that waits for capacity is evaluated again when the pools change.
-    let open = requests.index(|request| if is_open(request) { vec!["open".to_owned()] } else { Vec::new() });
+    let served = provider.configuration.clone();
+    let open = requests.index(move |request| {
+        let is_served = served.provisioning_class(&request.spec.provisioning_class_name).is_some();
+        if is_served && is_open(request) { vec!["open".to_owned()] } else { Vec::new() }
+    });
     let by_resize = requests.index(|request| {
         let details = request.status.as_ref().map(|status| &status.provisioning_class_details);
         details.and_then(|details| details.get(RESIZE_REQUEST)).cloned().into_iter().collect()
@@ -145,6 +149,10 @@ impl Reconciler for Provider {
         };
         match step(&request, &world) {
             Step::Until(at) => Ok(at.map_or(Action::Wait, |at| Action::After(self.clock.until(at)))),
+            Step::Unserved => {
+                self.report_unserved(&request);
+                Ok(Action::Wait)
+            }
             Step::Write { status, order, withdraw } => {
                 if let Some(order) = &order {
                     self.place_order(&request, order).await?;
@@ -185,6 +193,21 @@ impl Provider {
         let others = others.iter().filter(|other| other.uid() != request.uid() && is_booking(other));
         let unclaimed = others.filter(|other| self.consumers.count(&ObjectKey::of(other.as_ref()).to_string()) == 0);
         unclaimed.flat_map(|other| self.pods_of(other).unwrap_or_default()).collect()
+    }
+
+    /// Reports a request of a class that no provider serves.
+    fn report_unserved(&self, request: &ProvisioningRequest) {
+        let classes: Vec<&str> =
+            self.configuration.provisioning_classes.iter().map(|class| class.name.as_str()).collect();
+        let message = format!(
+            "No provider has answered for {} s, so no capacity is provisioned. This cluster does not serve \
+             provisioning class {}; it serves: {}. Name one of these classes (in a ProvisioningRequestConfig), or run \
+             a provider of the class.",
+            ANSWER_GRACE.as_secs(),
+            request.spec.provisioning_class_name,
+            if classes.is_empty() { "none".to_owned() } else { classes.join(", ") },
+        );
+        self.recorder.event(request, EventType::Warning, "NoProvider", &message);
     }
 
     /// Reports a request that no pool can ever serve, once per reason.

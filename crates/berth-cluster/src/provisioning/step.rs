@@ -22,6 +22,8 @@ use crate::scheduling::PodInfo;
 /// First delay before capacity is checked again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_secs(60);
 const RETRY_MAX: Duration = Duration::from_secs(600);
+/// Time that another provider has to write the first condition of a request.
+pub const ANSWER_GRACE: Duration = Duration::from_secs(30);
 
 /// Detail: name of the resize request, which the nodes carry as a label.
 pub const RESIZE_REQUEST: &str = "ResizeRequestName";
@@ -46,6 +48,8 @@ pub enum Step {
     },
     /// Wait until this time, or until an object changes.
     Until(Option<Timestamp>),
+    /// Report that no provider has answered the request.
+    Unserved,
 }
 
 /// Machines to order for a request.
@@ -98,15 +102,14 @@ pub fn booked(
     }
 }
 
-/// Plans the next step of a request. Requests of classes that the cluster does not serve wait
-/// forever.
+/// Plans the next step of a request.
 pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
-    let Some(class) = world.configuration.provisioning_class(&request.spec.provisioning_class_name) else {
-        return Step::Until(None);
-    };
     let status = request.status.clone().unwrap_or_default();
     let now = world.now;
     let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let Some(class) = world.configuration.provisioning_class(&request.spec.provisioning_class_name) else {
+        return unserved(&status, created, now);
+    };
     if is_true(&status, "CapacityRevoked").is_some() {
         return revoked(status, world);
     }
@@ -169,6 +172,17 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         }
         CHECK_CAPACITY => not_found(status, pods, world, answers),
         _ => Step::Until(None),
+    }
+}
+
+/// The step of a request whose class the cluster does not serve: another provider may serve it, and
+/// then writes conditions.
+fn unserved(status: &ProvisioningRequestStatus, created: Timestamp, now: Timestamp) -> Step {
+    let due = after(created, ANSWER_GRACE);
+    match status.conditions.is_empty() {
+        true if due <= now => Step::Unserved,
+        true => Step::Until(Some(due)),
+        false => Step::Until(None),
     }
 }
 

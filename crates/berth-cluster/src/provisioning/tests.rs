@@ -72,7 +72,7 @@ fn live(
                 request.status = Some(status);
                 ordered = ordered.or(order);
             }
-            Step::Until(_) => break,
+            Step::Until(_) | Step::Unserved => break,
         }
     }
     let status = request.status.clone().unwrap_or_default();
@@ -149,8 +149,28 @@ fn requests_fail_on_purpose_up_to_the_configured_attempt() {
     second.metadata.name = Some(second.name_any().replace("-1", "-2"));
     live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(10));
     assert!(live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(60)).1.is_some());
-    let mut unknown = request("somebody.else/class", 1, json!({}));
-    assert!(live(&mut unknown, &view(0, 3, "queued"), &[], &configuration, at(60)).0.is_empty());
+}
+
+#[test]
+fn a_request_of_a_class_without_provider_is_reported_after_a_while() {
+    let configuration = ClusterConfiguration::default();
+    let view = view(0, 3, "queued");
+    let mut request = request("mine.example.com", 1, json!({}));
+    let world = |now| World {
+        view: &view,
+        configuration: &configuration,
+        pods: Ok(Vec::new()),
+        promised: Vec::new(),
+        is_consumed: false,
+        now,
+    };
+    assert_eq!(step(&request, &world(at(10))), Step::Until(Some(at(30))));
+    assert_eq!(step(&request, &world(at(30))), Step::Unserved);
+    // Another provider serves the class.
+    let accepted = json!([{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    request.status = Some(serde_json::from_value(json!({"conditions": accepted})).unwrap());
+    assert_eq!(step(&request, &world(at(30))), Step::Until(None));
 }
 
 #[test]

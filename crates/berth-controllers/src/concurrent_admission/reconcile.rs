@@ -17,11 +17,15 @@ use super::variants::{follow, has_other_pod_sets, make};
 use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
 use crate::conditions;
 use crate::jobs::reconcile::Context;
-use crate::plan::{NewEvent, Plan, Step};
+use crate::plan::{Plan, PlannedEvent, Step};
 use crate::workload::status::{self, Eviction};
 
 /// Reason for evicting a parent: the variant that it runs as was evicted.
 const VARIANT_EVICTED: &str = "VariantEvicted";
+/// Reason why a parent has no quota, and of the event: an admission check rejected every variant.
+const VARIANTS_REJECTED: &str = "VariantsRejected";
+/// Reason why a parent has no quota: its variants are queued again after they were rejected.
+const VARIANTS_WAIT: &str = "VariantsWait";
 /// Reason for evicting a parent: the variant that it runs as no longer exists.
 const NO_VARIANT: &str = "ConcurrentAdmission";
 
@@ -92,6 +96,7 @@ impl<'a> Family<'a> {
         }
         self.sync_active(policy);
         self.sync_admission();
+        self.report_rejections();
         self.open_next_gate();
     }
 
@@ -111,13 +116,13 @@ impl<'a> Family<'a> {
 
     fn report(&mut self, at: usize, reason: &str, message: impl Into<String>) {
         let about = Box::new(self.variants[at].clone());
-        self.plan.steps.push(Step::EventAbout(about, NewEvent::normal(reason, message)));
+        self.plan.steps.push(Step::EventAbout(about, PlannedEvent::normal(reason, message)));
     }
 
     fn delete(&mut self, variant: Workload, why: &str) {
         let message = format!("Variant Workload {:?} deleted; {why}", ObjectKey::of(&variant).to_string());
         self.plan.steps.push(Step::DeleteWorkload(Box::new(variant)));
-        self.plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_VARIANT, message)));
+        self.plan.steps.push(Step::Event(PlannedEvent::normal(events::DELETED_VARIANT, message)));
     }
 
     // -- which variants exist ---------------------------------------------------------------------
@@ -134,7 +139,7 @@ impl<'a> Family<'a> {
             let variant = make(&self.parent, flavor, self.context.gates);
             let message = format!("Variant Workload {:?} created", ObjectKey::of(&variant).to_string());
             self.plan.steps.push(Step::CreateWorkload(Box::new(variant)));
-            self.plan.steps.push(Step::Event(NewEvent::normal(events::CREATED_VARIANT, message)));
+            self.plan.steps.push(Step::Event(PlannedEvent::normal(events::CREATED_VARIANT, message)));
         }
     }
 
@@ -338,8 +343,7 @@ impl<'a> Family<'a> {
     /// inactive until a user deactivates and reactivates the parent; see
     /// [`Family::clear_deactivation_cause`].
     fn can_be_reactivated(&self, at: usize) -> bool {
-        let evicted = status::true_condition(&self.variants[at], conditions::EVICTED);
-        evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
+        rejection(&self.variants[at]).is_none()
     }
 
     /// Drops the cause of a variant's deactivation while the parent is inactive, so that
@@ -433,6 +437,32 @@ impl<'a> Family<'a> {
         }
     }
 
+    /// Reports that no variant can be admitted, because an admission check rejected each of them.
+    fn report_rejections(&mut self) {
+        if status::has_quota_reservation(&self.parent) || !status::is_active(&self.parent) {
+            return;
+        }
+        let rejections: Vec<String> = self.variants.iter().filter_map(rejection).collect();
+        let known = status::condition(&self.parent, conditions::QUOTA_RESERVED);
+        let was_rejected = known.is_some_and(|known| known.reason == VARIANTS_REJECTED);
+        let is_rejected = !rejections.is_empty() && rejections.len() == self.flavors.len();
+        let (reason, message) = match (is_rejected, was_rejected) {
+            (true, _) => {
+                let all = rejections.join("; ");
+                let hint = "To try again, set spec.active of this Workload to false, and then to true.";
+                (VARIANTS_REJECTED, format!("No variant can be admitted: {all}. {hint}"))
+            }
+            (false, true) => (VARIANTS_WAIT, "Variants are queued again".to_owned()),
+            (false, false) => return,
+        };
+        if status::set(&mut self.parent, conditions::QUOTA_RESERVED, false, reason, &message, self.context.now) {
+            self.write_parent_status();
+            if is_rejected {
+                self.plan.steps.push(Step::Event(PlannedEvent::warning(reason, message)));
+            }
+        }
+    }
+
     // -- preemption -------------------------------------------------------------------------------
 
     fn open_next_gate(&mut self) {
@@ -448,4 +478,11 @@ impl<'a> Family<'a> {
             }
         }
     }
+}
+
+/// The flavor of a variant that an admission check rejected, and why; `None` for other variants.
+fn rejection(variant: &Workload) -> Option<String> {
+    let evicted = status::true_condition(variant, conditions::EVICTED).filter(|_| !status::is_active(variant))?;
+    let is_rejected = evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO);
+    is_rejected.then(|| format!("flavor {}: {}", flavor_of(variant), evicted.message.trim_end_matches('.')))
 }

@@ -358,6 +358,24 @@ fn a_rejected_variant_stays_inactive_until_the_parent_is_reactivated() {
 }
 
 #[test]
+fn a_parent_whose_variants_are_all_rejected_says_so_once() {
+    let rejected = |mut it: Workload| {
+        it.spec.active = Some(false);
+        it.evicted("DeactivatedDueToAdmissionCheck")
+    };
+    let variants = || all().into_iter().map(rejected).collect::<Vec<_>>();
+    let mut seen = reconcile_family(preferred(), parent(), variants());
+    assert_eq!(seen.condition("wl-12345", "QuotaReserved"), "False/VariantsRejected");
+    let expected = "VariantsRejected: No variant can be admitted: flavor reservation: why; flavor on-demand: why; flavor \
+                    spot: why. To try again, set spec.active of this Workload to false, and then to true.";
+    assert_eq!(seen.events, [expected]);
+    let reported = seen.objects.remove("wl-12345").expect("the parent");
+    assert!(reconcile_family(preferred(), reported.clone(), variants()).events.is_empty());
+    let again = reconcile_family(preferred(), reported, all());
+    assert_eq!(again.condition("wl-12345", "QuotaReserved"), "False/VariantsWait");
+}
+
+#[test]
 fn the_open_gate_of_an_admitted_variant_does_not_delay_other_variants() {
     let reservation = variant("reservation").with("QuotaReserved", false, "WaitingForQuota", NOW).blocked();
     let spot = variant("spot").gate(GatePosition::Open, "2026-01-01T00:59:00Z").admitted_on("spot");

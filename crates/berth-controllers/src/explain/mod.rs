@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::conditions;
 use crate::decisions::{self, Decisions};
+use crate::provisioning;
 use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::workload_key;
@@ -41,6 +42,10 @@ pub struct Explain {
     decisions: Decisions,
     readers: Readers,
 }
+
+/// What is said about a check without a message whose ProvisioningRequest has no answer.
+const NO_ANSWER: &str =
+    "its ProvisioningRequest has no answer yet; `kubectl describe provisioningrequests` shows its events";
 
 /// Why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,8 +109,11 @@ impl Found {
         for fact in facts(workload, stores) {
             let _ = write!(text, "\n{fact}\n");
         }
-        for (_, of_variant) in &self.variants {
+        for (variant, of_variant) in &self.variants {
             let _ = write!(text, "\n{}", berth_engine::text::explanation(of_variant));
+            for fact in facts(variant, stores) {
+                let _ = write!(text, "\n{fact}\n");
+            }
         }
         text.push_str(&decisions::page(&self.decisions));
         if let Some(withheld) = &withheld {
@@ -247,8 +255,13 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         let checks = state.iter().flat_map(|state| &state.admission_checks);
         for check in checks.filter(|check| check.state != CheckState::Ready) {
             let by = stores.admission_checks.get(&ObjectKey::cluster(check.name.as_str()));
-            let by = by.map(|by| format!(", decided by {}", by.spec.controller_name)).unwrap_or_default();
-            let said = if check.message.is_empty() { "no message yet" } else { &check.message };
+            let by = by.as_ref().map(|by| by.spec.controller_name.as_str());
+            let said = match check.message.as_str() {
+                "" if by == Some(provisioning::CONTROLLER_NAME) => NO_ANSWER,
+                "" => "no message yet",
+                message => message,
+            };
+            let by = by.map(|by| format!(", decided by {by}")).unwrap_or_default();
             let since = &check.last_transition_time.0;
             facts.push(format!("Admission check {} has been {} since {since}{by}: {said}", check.name, check.state));
         }

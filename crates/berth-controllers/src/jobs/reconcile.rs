@@ -24,7 +24,7 @@ use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, rea
 use crate::conditions;
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
-use crate::plan::{NewEvent, Plan, PlanError, Step};
+use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::stores::{Owner, Stores, controller_of};
@@ -84,7 +84,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
                 let message = format!(
                     "Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {DEPTH_MAX}"
                 );
-                plan.steps.push(Step::Event(NewEvent::warning(events::JOB_NESTING_TOO_DEEP, message)));
+                plan.steps.push(Step::Event(PlannedEvent::warning(events::JOB_NESTING_TOO_DEEP, message)));
             }
             plan.steps.extend(error.event().map(Step::Event));
             return plan.fail(error);
@@ -204,7 +204,7 @@ impl<J: Job> Reconcile<'_, J> {
         self.plan.fail(error)
     }
 
-    fn report(&mut self, event: NewEvent) {
+    fn report(&mut self, event: PlannedEvent) {
         self.plan.steps.push(Step::Event(event));
     }
 
@@ -272,7 +272,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
             self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
+            self.report(PlannedEvent::normal(events::DELETED_WORKLOAD, message));
         }
         if deleted > 0 {
             return Err(match (&matching, &update) {
@@ -299,7 +299,7 @@ impl<J: Job> Reconcile<'_, J> {
                 "Workload {name}, named in {}, does not exist; the job stays suspended until it is created",
                 labels::PREBUILT_WORKLOAD
             );
-            self.report(NewEvent::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
+            self.report(PlannedEvent::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
             return Err(PlanError::PrebuiltWorkloadNotFound);
         };
         let mut workload = (*workload).clone();
@@ -342,15 +342,13 @@ impl<J: Job> Reconcile<'_, J> {
         let pod_sets = self.pod_sets()?;
         let open = slices::not_finished(owned);
         let active = slices::normalize(&open);
-        for extra in &active.extra {
-            let mut extra = (**extra).clone();
-            status::finish(
-                &mut extra,
-                finished::OUT_OF_SYNC,
-                "The workload slice is out of sync with its parent job",
-                self.context.now,
-            );
-            self.write_status(&extra);
+        let replaced = (finished::WORKLOAD_SLICE_REPLACED, "Replaced to accommodate a new workload slice");
+        let out_of_sync = (finished::OUT_OF_SYNC, "The workload slice is out of sync with its parent job");
+        let replaced = active.replaced.iter().map(|slice| (slice, replaced));
+        for (slice, (reason, message)) in replaced.chain(active.extra.iter().map(|slice| (slice, out_of_sync))) {
+            let mut slice = (**slice).clone();
+            status::finish(&mut slice, reason, message, self.context.now);
+            self.write_status(&slice);
         }
         match slices::ensure(&open, &active, &pod_sets) {
             SliceState::Missing => {
@@ -454,7 +452,7 @@ impl<J: Job> Reconcile<'_, J> {
         updated.spec.active = active;
         let message = format!("Updated not matching Workload for suspended job: {}", ObjectKey::of(&updated));
         self.plan.steps.push(Step::PatchWorkload(Box::new(updated.clone())));
-        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::UPDATED_WORKLOAD, message));
         Ok(updated)
     }
 
@@ -474,7 +472,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn create(&mut self, workload: Workload) {
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.report(NewEvent::normal(events::CREATED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
     }
 
     fn construct(&mut self, pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
@@ -525,7 +523,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     fn priority_error(&mut self, error: priority::PriorityError) -> PlanError {
         if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-            self.report(NewEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
+            self.report(PlannedEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
         }
         PlanError::Other(error.to_string())
     }
@@ -565,7 +563,7 @@ impl<J: Job> Reconcile<'_, J> {
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.report(NewEvent::normal(events::FINISHED_WORKLOAD, message));
+                self.report(PlannedEvent::normal(events::FINISHED_WORKLOAD, message));
                 return Ok(());
             }
         }
@@ -578,7 +576,7 @@ impl<J: Job> Reconcile<'_, J> {
                     how.reason,
                     how.message
                 );
-                self.report(NewEvent::warning(events::WORKLOAD_FINISHED, message));
+                self.report(PlannedEvent::warning(events::WORKLOAD_FINISHED, message));
             }
             // Workloads that Berth made lose their finalizer when their job is deleted. The maker of
             // a prebuilt Workload may delete it before.
@@ -617,7 +615,7 @@ impl<J: Job> Reconcile<'_, J> {
                 return Ok(());
             }
             if let Some(messages) = start::check_messages(&workload) {
-                self.report(NewEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
+                self.report(PlannedEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
             }
             return Ok(());
         }
@@ -659,7 +657,7 @@ impl<J: Job> Reconcile<'_, J> {
         workload.spec.priority_class_ref = priority.class;
         let message = format!("Updated workload priority class: {}", ObjectKey::of(workload));
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::UPDATED_WORKLOAD, message));
         Ok(true)
     }
 
@@ -677,7 +675,7 @@ impl<J: Job> Reconcile<'_, J> {
             None => workload.annotations_mut().remove(KEY),
         };
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::UPDATED_WORKLOAD, message));
         true
     }
 
@@ -699,7 +697,10 @@ impl<J: Job> Reconcile<'_, J> {
             let elapsed = Duration::try_from(elapsed).unwrap_or_default();
             if elapsed >= after {
                 self.plan.steps.push(Step::Delete(Box::new(self.job.clone())));
-                self.report(NewEvent::normal(events::DELETED, "Deleted job: deactivation retention period expired"));
+                self.report(PlannedEvent::normal(
+                    events::DELETED,
+                    "Deleted job: deactivation retention period expired",
+                ));
             } else {
                 self.plan.requeue_within(after - elapsed);
             }
@@ -725,7 +726,7 @@ impl<J: Job> Reconcile<'_, J> {
                 let queue =
                     workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
                 let message = format!("Admitted by clusterQueue {}", queue.unwrap_or_default());
-                self.report(NewEvent::normal(events::STARTED, message));
+                self.report(PlannedEvent::normal(events::STARTED, message));
             }
             Err(error) if error.is_permanent() => {
                 if status::finish(&mut workload, finished::FAILED_TO_START, &error.to_string(), self.context.now) {
@@ -763,7 +764,7 @@ impl<J: Job> Reconcile<'_, J> {
         if !self.job.is_suspended() {
             self.job.suspend();
             self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
-            self.report(NewEvent::normal(events::STOPPED, message));
+            self.report(PlannedEvent::normal(events::STOPPED, message));
         }
         if !self.job.can_be_restored() {
             return false;

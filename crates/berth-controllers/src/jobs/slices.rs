@@ -59,6 +59,8 @@ pub struct Active {
     pub survivor: Option<Arc<Workload>>,
     /// The slice under which the pods run until the survivor is admitted.
     pub kept: Option<Arc<Workload>>,
+    /// Slices that another slice replaces, which are to be finished.
+    pub replaced: Vec<Arc<Workload>>,
     /// All other slices, which are to be finished.
     pub extra: Vec<Arc<Workload>>,
 }
@@ -66,7 +68,8 @@ pub struct Active {
 /// Assigns the roles among unfinished slices. The newest slice that has no quota reservation and
 /// replaces the newest one with a reservation is the survivor, and the replaced one is kept.
 /// Without such a replacement, the newest slice with a reservation is the survivor; without any
-/// reservation, the newest slice is. The others are extra. Slices under eviction are ignored.
+/// reservation, the newest slice is. The others are replaced or extra. Slices under eviction are
+/// ignored.
 pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let mut open = open.to_vec();
     sort(&mut open);
@@ -83,8 +86,11 @@ pub fn normalize(open: &[Arc<Workload>]) -> Active {
     };
     let survivor = waiting.cloned().or_else(|| running.clone());
     let kept = running.filter(|running| !is(running, &survivor));
-    let extra = open.iter().filter(|w| !is(w, &survivor) && !is(w, &kept)).cloned().collect();
-    Active { survivor, kept, extra }
+    let others = open.iter().filter(|w| !is(w, &survivor) && !is(w, &kept)).cloned();
+    let is_replaced =
+        |slice: &Arc<Workload>| open.iter().any(|other| replaced_key(other) == Some(key_of(slice).as_str()));
+    let (replaced, extra) = others.partition(is_replaced);
+    Active { survivor, kept, replaced, extra }
 }
 
 /// The newest slice with a quota reservation that is neither evicted nor finished: the job's pods
@@ -128,4 +134,42 @@ pub fn ensure(open: &[Arc<Workload>], active: &Active, pod_sets: &[PodSet]) -> S
     let mut newest = (*newest).clone();
     wanted.apply_to(&mut newest);
     SliceState::Resized(Box::new(newest))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(name: &str, replaces: &str, reserved: bool) -> Arc<Workload> {
+        let key = annotations::WORKLOAD_SLICE_REPLACEMENT_FOR;
+        let annotations = if replaces.is_empty() { json!({}) } else { json!({key: format!("ns/{replaces}")}) };
+        let status = json!({"conditions": [{"type": "QuotaReserved", "status": if reserved { "True" } else { "False" },
+            "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let metadata = json!({"name": name, "namespace": "ns", "annotations": annotations,
+            "creationTimestamp": "2026-01-01T00:00:00Z"});
+        let workload = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata,
+            "spec": {"podSets": []}, "status": status});
+        Arc::new(serde_json::from_value(workload).expect("a workload"))
+    }
+
+    fn roles(open: &[Arc<Workload>]) -> [Vec<String>; 4] {
+        let active = normalize(open);
+        [active.survivor.into_iter().collect(), active.kept.into_iter().collect(), active.replaced, active.extra]
+            .map(|slices: Vec<Arc<Workload>>| slices.iter().map(|slice| slice.name_any()).collect())
+    }
+
+    #[test]
+    fn an_admitted_slice_replaces_the_one_before_it() {
+        let (first, second) = (slice("first", "", true), slice("second", "first", true));
+        let none: [&str; 0] = [];
+        assert_eq!(roles(&[first.clone(), second.clone()]), [&["second"][..], &none, &["first"], &none]);
+        let waiting = slice("third", "second", false);
+        assert_eq!(roles(&[first, second.clone(), waiting.clone()]), [&["third"][..], &["second"], &["first"], &none]);
+        // Of two slices that would replace the same one, one is extra.
+        let fork = slice("fork", "second", false);
+        let [survivor, kept, replaced, extra] = roles(&[second, waiting, fork]);
+        assert_eq!((kept, replaced.len(), survivor.len(), extra.len()), (vec!["second".to_owned()], 0, 1, 1));
+    }
 }

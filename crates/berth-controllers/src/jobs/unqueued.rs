@@ -8,7 +8,7 @@ use super::ancestors::Ancestor;
 use super::reconcile::{Context, remove_finalizer};
 use super::{Job, kind_of, queue_name};
 use crate::gates::Gate;
-use crate::plan::{NewEvent, Plan, PlanError, Step};
+use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::selector;
 use crate::stores::{Owner, group_of};
 use crate::workload::status;
@@ -70,7 +70,7 @@ pub(super) fn delete_workloads<J: Job>(
         if gone.metadata.deletion_timestamp.is_none() {
             let message = format!("Deleted Workload {}: {why}", ObjectKey::of(&gone));
             plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_WORKLOAD, message)));
+            plan.steps.push(Step::Event(PlannedEvent::normal(events::DELETED_WORKLOAD, message)));
         }
     }
     false
@@ -99,6 +99,6 @@ pub(super) fn follow_ancestor<J: Job>(
         let mut job = job.clone();
         job.suspend();
         plan.steps.push(Step::Patch(Box::new(job)));
-        plan.steps.push(Step::Event(NewEvent::normal(events::SUSPENDED, "Kueue managed child job suspended")));
+        plan.steps.push(Step::Event(PlannedEvent::normal(events::SUSPENDED, "Kueue managed child job suspended")));
     }
 }

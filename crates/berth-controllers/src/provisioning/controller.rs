@@ -219,7 +219,7 @@ impl Reconciler for Controller {
                 Step::Status { workload: wanted, events } => {
                     self.write(&workload, &wanted).await?;
                     for event in events {
-                        self.recorder.event(workload.as_ref(), event.event_type, &event.reason, &event.message);
+                        event.record(&self.recorder, workload.as_ref());
                     }
                 }
             }

@@ -19,7 +19,7 @@ use super::requests::{self, Needed};
 use crate::conditions;
 use crate::cool_down::{self, Failure};
 use crate::gates::{Gate, Gates};
-use crate::plan::NewEvent;
+use crate::plan::PlannedEvent;
 use crate::workload::{checks, status};
 
 /// Default of `backoffLimitCount`: the number of retries.
@@ -72,7 +72,7 @@ pub enum Step {
         /// The workload with its new status.
         workload: Box<Workload>,
         /// Events about it.
-        events: Vec<NewEvent>,
+        events: Vec<PlannedEvent>,
     },
 }
 
@@ -198,7 +198,7 @@ fn update(state: &AdmissionCheckState, verdict: CheckState, message: &str) -> Ad
     }
 }
 
-fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, events: &mut Vec<NewEvent>) {
+fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, events: &mut Vec<PlannedEvent>) {
     let states = &mut status::status_mut(workload).admission_checks;
     let old = states.iter().find(|state| state.name == new.name).map(|state| state.state);
     if let Some(old) = old.filter(|old| *old != new.state) {
@@ -206,7 +206,7 @@ fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, event
         if !new.message.is_empty() {
             message.push_str(&format!(" with message: {}", new.message));
         }
-        events.push(NewEvent::normal(events::ADMISSION_CHECK_UPDATED, message));
+        events.push(PlannedEvent::normal(events::ADMISSION_CHECK_UPDATED, message));
     }
     checks::set_state(states, new, view.now);
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::conditions;
 use crate::gates::{Gate, Gates};
-use crate::plan::NewEvent;
+use crate::plan::PlannedEvent;
 use crate::translate::{admission, amounts, decision, workload_key};
 use crate::workload::status;
 
@@ -43,7 +43,7 @@ pub struct Report {
     /// The workload that the event is about; not always the one that was written.
     pub about: WorkloadKey,
     /// The event, with Kueue's message.
-    pub event: NewEvent,
+    pub event: PlannedEvent,
     /// The message without the name and priority of a workload of another namespace, which readers
     /// of the event may not be allowed to know. `None` if the message does not name such a
     /// workload.
@@ -101,11 +101,11 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             }
             let (message, preemptor) = (victim.message(), &victim.preemption.workload);
             status::preempt(&mut after, victim.reason.as_str(), &message, gates, now);
-            reports.add(NewEvent::normal(&status::eviction_event(eviction::PREEMPTED), message));
-            reports.add(NewEvent::normal(events::PREEMPTED, decision::preempted_event(victim)));
+            reports.add(PlannedEvent::normal(status::eviction_event(eviction::PREEMPTED), message));
+            reports.add(PlannedEvent::normal(events::PREEMPTED, decision::preempted_event(victim)));
             reports.list.push(Report {
                 about: preemptor.clone(),
-                event: NewEvent::normal(events::PREEMPTED_WORKLOAD, decision::preempted_workload_event(victim)),
+                event: PlannedEvent::normal(events::PREEMPTED_WORKLOAD, decision::preempted_workload_event(victim)),
                 unnamed: (preemptor.namespace != victim.workload.namespace)
                     .then(|| decision::preempted_unnamed_event(victim)),
             });
@@ -116,7 +116,7 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             }
             let (reason, message) = (eviction.reason(), eviction.message());
             status::evict(&mut after, &status::Eviction { reason, cause: "", message: &message }, gates, now);
-            reports.add(NewEvent::normal(&status::eviction_event(reason), message));
+            reports.add(PlannedEvent::normal(status::eviction_event(reason), message));
         }
         Change::Bypassed(reason) => {
             if !is_waiting(&after) {
@@ -133,7 +133,7 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             if !status::finish(&mut after, finished::WORKLOAD_SLICE_REPLACED, &message, now) {
                 return None;
             }
-            reports.add(NewEvent::normal(events::WORKLOAD_SLICE_REPLACED, message));
+            reports.add(PlannedEvent::normal(events::WORKLOAD_SLICE_REPLACED, message));
         }
     }
     Some((after, reports.list))
@@ -146,7 +146,7 @@ struct Reports {
 }
 
 impl Reports {
-    fn add(&mut self, event: NewEvent) {
+    fn add(&mut self, event: PlannedEvent) {
         self.list.push(Report { about: self.about.clone(), event, unnamed: None });
     }
 }
@@ -174,7 +174,7 @@ fn admit(after: &mut Workload, admit: &Admit, reports: &mut Reports, gates: &Gat
         let queued = status::seconds_queued(after, now);
         let mut message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was {queued}s");
         message.push_str(&decision::flavors_considered(&admit.considered));
-        reports.add(NewEvent::normal(events::QUOTA_RESERVED, message));
+        reports.add(PlannedEvent::normal(events::QUOTA_RESERVED, message));
         status::set_quota_reservation(after, admission, now);
     }
     let was_admitted = status::is_admitted(after);
@@ -185,14 +185,14 @@ fn admit(after: &mut Workload, admit: &Admit, reports: &mut Reports, gates: &Gat
         status::sync_admitted(after, gates, now);
     }
     if status::is_admitted(after) && !was_admitted {
-        reports.add(NewEvent::normal(events::ADMITTED, admitted_message(after, now)));
+        reports.add(PlannedEvent::normal(events::ADMITTED, admitted_message(after, now)));
     }
     Some(())
 }
 
 fn wait(after: &mut Workload, wait: &Wait, reports: &mut Reports, gates: &Gates, now: Timestamp) -> Option<()> {
     if wait.second_pass_failed {
-        reports.add(NewEvent::warning(events::SECOND_PASS_FAILED, wait.message()));
+        reports.add(PlannedEvent::warning(events::SECOND_PASS_FAILED, wait.message()));
         return Some(());
     }
     if !is_waiting(after) {
@@ -210,7 +210,7 @@ fn wait(after: &mut Workload, wait: &Wait, reports: &mut Reports, gates: &Gates,
         status::set(after, type_, true, "PreemptionGated", &message, now);
     }
     if changed {
-        reports.add(NewEvent::warning(reason, message));
+        reports.add(PlannedEvent::warning(reason, message));
     }
     Some(())
 }

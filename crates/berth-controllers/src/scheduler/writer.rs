@@ -36,7 +36,7 @@ use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::jobs::readiness;
 use crate::metrics::Metrics;
-use crate::plan::NewEvent;
+use crate::plan::PlannedEvent;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
 
@@ -393,7 +393,7 @@ impl Writer {
                 if let Change::Evict(eviction) = change
                     && let Some(message) = eviction.unplaced()
                 {
-                    let event = NewEvent::warning(events::SECOND_PASS_FAILED, message);
+                    let event = PlannedEvent::warning(events::SECOND_PASS_FAILED, message);
                     self.record(Report { about: workload_key(key), event, unnamed: None });
                 }
                 Ok(())
@@ -465,7 +465,7 @@ impl Writer {
         self.scheduler.refused(workload_key(key), What::of(refused));
         if self.scheduler.feed_again(&self.environment, &self.stores.workloads, key) {
             let message = format!("The API server rejected the admission: {}", berth_runtime::message(error));
-            let event = NewEvent::warning("AdmissionRefused", message);
+            let event = PlannedEvent::warning("AdmissionRefused", message);
             self.record(Report { about: workload_key(key), event, unnamed: None });
         }
     }

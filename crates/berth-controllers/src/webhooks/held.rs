@@ -19,7 +19,7 @@ use crate::jobs::Job;
 use crate::jobs::ancestors::{POD, managed_ancestor};
 use crate::jobs::described::set_at;
 use crate::jobs::reconcile::{self, Context};
-use crate::plan::{NewEvent, PlanError};
+use crate::plan::{PlanError, PlannedEvent};
 
 /// Gates that the policy adds to pods. Other gates that the annotation may name are kept.
 const GATES: [&str; 2] = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
@@ -72,7 +72,7 @@ pub(super) fn undo_pod(object: &mut Value) {
 ///
 /// # Errors
 /// The job's owner is not known (yet), or the job cannot be read.
-pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<NewEvent>), PlanError> {
+pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<PlannedEvent>), PlanError> {
     let mut settled = job.clone();
     if !job.is_suspended() {
         // A client unsuspended the job. From here on, it is like any other job that runs without a
@@ -101,7 +101,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Ne
              jobs to other clusters, but this job is queued for this cluster. To send it, delete it and create it again",
             steps.join(".")
         );
-        event = Some(NewEvent::warning(events::MANAGED_BY_MISSING, message));
+        event = Some(PlannedEvent::warning(events::MANAGED_BY_MISSING, message));
     }
     Ok((serde_json::from_value(object).map_err(failed)?, event))
 }

@@ -24,7 +24,7 @@ use crate::configuration::WaitForPodsReady;
 use crate::cool_down;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
-use crate::plan::{NewEvent, Plan, Step};
+use crate::plan::{Plan, PlannedEvent, Step};
 use crate::selector;
 use crate::stores::controller_of;
 use crate::translate::requests::adjust;
@@ -73,7 +73,7 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::PatchStatus(Box::new(self.workload.clone())));
     }
 
-    fn report(&mut self, event: NewEvent) {
+    fn report(&mut self, event: PlannedEvent) {
         self.plan.steps.push(Step::Event(event));
     }
 
@@ -130,7 +130,7 @@ impl Reconcile<'_> {
             self.write();
         }
         self.plan.steps.push(Step::Delete(Box::new(self.workload.clone())));
-        self.report(NewEvent::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
+        self.report(PlannedEvent::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
     }
 
     /// Handles a workload without owners. Returns true if the reconcile ends here.
@@ -220,7 +220,7 @@ impl Reconcile<'_> {
                 true => eviction::DEACTIVATED.to_owned(),
                 false => format!("{}{cause}", eviction::DEACTIVATED_DUE_TO),
             };
-            self.report(NewEvent::normal(&status::eviction_event(&reason), message));
+            self.report(PlannedEvent::normal(status::eviction_event(&reason), message));
         }
         true
     }
@@ -363,7 +363,7 @@ impl Reconcile<'_> {
             status::sync_admitted(&mut self.workload, self.context.gates, self.context.now);
         }
         self.write_status();
-        self.report(NewEvent::normal(&status::eviction_event(reason), message));
+        self.report(PlannedEvent::normal(status::eviction_event(reason), message));
     }
 
     // -- gates and checks -------------------------------------------------------------------------
@@ -386,7 +386,7 @@ impl Reconcile<'_> {
                 let message = format!("Admission is gated by: {gates}");
                 self.unset(admission::ADMISSION_GATED, admission::ADMISSION_GATED, &message);
                 if !was_gated {
-                    self.report(NewEvent::normal(
+                    self.report(PlannedEvent::normal(
                         events::ADMISSION_GATED,
                         format!("Workload admission is gated by: {gates}"),
                     ));
@@ -400,7 +400,7 @@ impl Reconcile<'_> {
                     "AdmissionGatedBy cleared, waiting for quota reservation",
                 );
                 let message = "Admission gate cleared, workload is now admissible";
-                self.report(NewEvent::normal(events::ADMISSION_GATE_CLEARED, message));
+                self.report(PlannedEvent::normal(events::ADMISSION_GATE_CLEARED, message));
                 true
             }
             None => false,
@@ -447,7 +447,7 @@ impl Reconcile<'_> {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
             self.write_status();
-            self.report(NewEvent::warning(events::ADMISSION_CHECK_REJECTED, format!("Deactivated due to {text}")));
+            self.report(PlannedEvent::warning(events::ADMISSION_CHECK_REJECTED, format!("Deactivated due to {text}")));
             return true;
         }
         if let Some((plural, list)) = described(&checks::in_state(&self.workload, CheckState::Retry)) {
@@ -463,7 +463,7 @@ impl Reconcile<'_> {
                 let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
                 let seconds = status::seconds_since_reservation(&self.workload, now);
                 let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
-                self.report(NewEvent::normal(events::ADMITTED, message));
+                self.report(PlannedEvent::normal(events::ADMITTED, message));
             }
             return true;
         }
@@ -503,7 +503,7 @@ impl Reconcile<'_> {
         status::status_mut(&mut self.workload).accumulated_past_execution_time_seconds = None;
         self.write_status();
         let message = format!("The maximum execution time ({limit}s) exceeded");
-        self.report(NewEvent::warning(events::MAXIMUM_EXECUTION_TIME_EXCEEDED, message));
+        self.report(PlannedEvent::warning(events::MAXIMUM_EXECUTION_TIME_EXCEEDED, message));
         true
     }
 

@@ -245,11 +245,10 @@ impl Controller {
 
     /// Applies a decision: the status, then the other writes.
     async fn apply(&self, current: &mut Current, decision: Decision) -> Result<Next, Error> {
-        let Decision { status, acts, notices, next } = decision;
+        let Decision { status, acts, events, next } = decision;
         self.write_status(current, status).await?;
-        for notice in notices {
-            let event_type = if notice.is_warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(&current.object, event_type, notice.reason, &notice.message);
+        for event in events {
+            event.record(&self.recorder, &current.object);
         }
         for act in acts {
             match act {

@@ -154,6 +154,33 @@ mod tests {
         assert!(malformed.is_empty());
     }
 
+    /// The periods that annotations change: name of the annotation, and the parameter.
+    type Period = (&'static str, fn(&Parameters) -> Duration);
+    const PERIODS: [Period; 6] = [
+        ("admissionGracePeriodDuration", |it| it.admission_grace),
+        ("warmupGracePeriodDuration", |it| it.warmup_grace),
+        ("failureGracePeriodDuration", |it| it.failure_grace),
+        ("retryPausePeriodDuration", |it| it.retry_pause),
+        ("forcefulDeletionGracePeriodDuration", |it| it.forceful_deletion_grace),
+        ("deletionOnFailureGracePeriodDuration", |it| it.deletion_on_failure_grace),
+    ];
+
+    #[test]
+    fn each_period_is_read_limited_and_kept_if_its_annotation_is_malformed() {
+        let (usual, _) = read(&[]);
+        for (name, period) in PERIODS {
+            let of = |text: &str| read(&[(name, text)]);
+            let (changed, _) = of("10s");
+            assert_eq!(period(&changed), Duration::from_secs(10), "{name}");
+            let others = PERIODS.iter().filter(|(other, _)| *other != name);
+            assert!(others.clone().all(|(_, other)| other(&changed) == other(&usual)), "{name}");
+            assert_eq!(period(&of("-10m").0), Duration::ZERO, "{name}");
+            assert_eq!(period(&of("48h").0), Duration::from_secs(24 * 3600), "{name}");
+            let (kept, malformed) = of("222badTime");
+            assert_eq!((kept, malformed.len()), (usual.clone(), 1), "{name}");
+        }
+    }
+
     #[test]
     fn a_success_ttl_beyond_the_ceiling_has_no_effect() {
         for text in ["0s", "-1h", "168h", "999h"] {
@@ -166,6 +193,8 @@ mod tests {
     fn malformed_annotations_are_reported_and_have_no_effect() {
         let (parameters, malformed) =
             read(&[("admissionGracePeriodDuration", "soon"), ("retryLimit", "many"), ("terminalExitCodes", "1,x,3")]);
+        let (retryable, _) = read(&[("retryableExitCodes", "x,10,20")]);
+        assert_eq!(retryable.retryable_exit_codes, [10, 20]);
         assert_eq!(parameters.admission_grace, Duration::from_secs(60));
         assert_eq!(parameters.retry_limit, 3);
         assert_eq!(parameters.terminal_exit_codes, [1, 3]);

@@ -9,6 +9,7 @@
 //! refers to. The pause before a failed AppWrapper's components are deleted begins with the failure,
 //! also after resets, and once.
 
+use berth_runtime::PlannedEvent;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -99,7 +100,7 @@ pub struct Decision {
     /// Writes after the status.
     pub acts: Vec<Act>,
     /// Events.
-    pub notices: Vec<Notice>,
+    pub events: Vec<PlannedEvent>,
     /// When to plan again.
     pub next: Next,
 }
@@ -122,17 +123,6 @@ pub enum Act {
     },
     /// Deletes all pods without their grace period.
     DeletePods,
-}
-
-/// An event about the AppWrapper.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// True if something is wrong.
-    pub is_warning: bool,
-    /// Reason.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
 }
 
 /// When to plan again.
@@ -200,17 +190,17 @@ struct Step<'a> {
     facts: &'a Facts<'a>,
     status: AppWrapperStatus,
     acts: Vec<Act>,
-    notices: Vec<Notice>,
+    events: Vec<PlannedEvent>,
 }
 
 impl<'a> Step<'a> {
     fn of(facts: &'a Facts<'a>) -> Self {
-        Self { facts, status: facts.status.clone(), acts: Vec::new(), notices: Vec::new() }
+        Self { facts, status: facts.status.clone(), acts: Vec::new(), events: Vec::new() }
     }
 
     fn then(self, next: Next) -> Decision {
-        let Self { status, acts, notices, .. } = self;
-        Decision { status, acts, notices, next }
+        let Self { status, acts, events, .. } = self;
+        Decision { status, acts, events, next }
     }
 
     /// Enters a phase and plans again.
@@ -236,20 +226,20 @@ impl<'a> Step<'a> {
         }
     }
 
-    fn notice(&mut self, is_warning: bool, reason: &'static str, message: String) {
-        self.notices.push(Notice { is_warning, reason, message });
+    fn event(&mut self, is_warning: bool, reason: &'static str, message: String) {
+        self.events.push(PlannedEvent::with_warning(is_warning, reason, message));
     }
 
     /// Records a problem, with an event.
     fn unhealthy(&mut self, reason: &str, message: &str) {
         self.set(UNHEALTHY, State::yes(reason, message));
-        self.notice(true, UNHEALTHY, format!("{reason}: {message}"));
+        self.event(true, UNHEALTHY, format!("{reason}: {message}"));
     }
 
     /// Enters Suspending because of `spec.suspend`.
     fn suspend(mut self, during: Phase) -> Decision {
         let message = format!("Externally suspended while in the {} phase", during.as_str());
-        self.notice(false, Phase::Suspending.as_str(), message);
+        self.event(false, Phase::Suspending.as_str(), message);
         self.enter(Phase::Suspending)
     }
 
@@ -441,7 +431,7 @@ fn check(facts: &Facts<'_>) -> Decision {
         if let Some(left) = until(step.status.since(UNHEALTHY), grace, facts.now) {
             return step.then(Next::After(left));
         }
-        step.notice(true, UNHEALTHY, format!("FoundFailedPods: {} failed pods", pods.failed));
+        step.event(true, UNHEALTHY, format!("FoundFailedPods: {} failed pods", pods.failed));
         return step.reset_or_fail(pods.has_terminal_failure, 1);
     }
     if !pods.leaving.is_empty() {

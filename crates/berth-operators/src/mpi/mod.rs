@@ -18,8 +18,8 @@ use std::sync::Arc;
 use berth_api::frameworks::MPIJob;
 use berth_apimachinery::field;
 use berth_runtime::{
-    Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, Written, is_already_exists,
-    is_controlled_by, message, owned_by,
+    Action, Cache, Clock, Error, Index, Manager, ObjectKey, PlannedEvent, Reconciler, Recorder, Writer, Written,
+    is_already_exists, is_controlled_by, message, owned_by,
 };
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -33,7 +33,6 @@ use self::objects::{Facts, OPERATOR};
 use self::plan::{Ensure, LauncherChange, Plan, World, plan};
 use self::types::{CONTROLLER_NAMES, Spec};
 use crate::training::conditions::JobStatus;
-use crate::training::notice::Notice;
 use crate::training::objects::labels;
 use crate::training::pod_groups::{PodGroups, Wanted};
 
@@ -96,7 +95,7 @@ struct Controller {
     write_secret: Writer<Secret>,
     write_launcher: Writer<Job>,
     /// The last event about each job itself.
-    heard: Mutex<BTreeMap<ObjectKey, Notice>>,
+    heard: Mutex<BTreeMap<ObjectKey, PlannedEvent>>,
 }
 
 impl Reconciler for Controller {
@@ -115,7 +114,7 @@ impl Reconciler for Controller {
         let spec = match spec {
             Ok(spec) => spec,
             Err(why) => {
-                self.hear(&job, Notice::warning("ValidationError", format!("Found validation errors: {why}")));
+                self.hear(&job, PlannedEvent::warning("ValidationError", format!("Found validation errors: {why}")));
                 return Ok(Action::Wait);
             }
         };
@@ -165,9 +164,9 @@ impl Controller {
     }
 
     /// Records an event unless it was the last one about the job.
-    fn hear(&self, job: &MPIJob, notice: Notice) {
-        if self.heard.lock().insert(ObjectKey::of(job), notice.clone()).as_ref() != Some(&notice) {
-            notice.record(&self.recorder, job);
+    fn hear(&self, job: &MPIJob, event: PlannedEvent) {
+        if self.heard.lock().insert(ObjectKey::of(job), event.clone()).as_ref() != Some(&event) {
+            event.record(&self.recorder, job);
         }
     }
 
@@ -178,7 +177,7 @@ impl Controller {
             let changed = MPIJob { status: Some(json!(step.status)), ..facts.job.clone() };
             self.write.replace_status(&changed).await?;
         }
-        step.notices.iter().for_each(|notice| notice.record(&self.recorder, facts.job));
+        step.events.iter().for_each(|event| event.record(&self.recorder, facts.job));
         written.map(|()| Action::Wait)
     }
 
@@ -245,14 +244,14 @@ impl Controller {
         what: &str,
     ) -> Result<(), Error> {
         let Err(error) = made else { return Ok(()) };
-        let notice = if is_already_exists(&error) {
+        let event = if is_already_exists(&error) {
             let (name, kind) = (object.name_any(), K::kind(&()));
             let message = format!("Resource {name:?} of Kind {kind:?} already exists and is not managed by MPIJob");
-            Notice::warning("ErrResourceExists", message)
+            PlannedEvent::warning("ErrResourceExists", message)
         } else {
-            Notice::warning("MPIJobFailed", format!("{what}: {}", message(&error)))
+            PlannedEvent::warning("MPIJobFailed", format!("{what}: {}", message(&error)))
         };
-        self.hear(facts.job, notice);
+        self.hear(facts.job, event);
         Err(error.into())
     }
 
@@ -283,7 +282,7 @@ impl Controller {
         if let Err(error) = &made {
             self.hear(
                 facts.job,
-                Notice::warning("FailedCreatePodGroup", format!("Error creating: {}", message(error))),
+                PlannedEvent::warning("FailedCreatePodGroup", format!("Error creating: {}", message(error))),
             );
         }
         made.map_err(Error::from)

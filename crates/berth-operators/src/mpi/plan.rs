@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -17,7 +17,6 @@ use super::types::Spec;
 use crate::training::conditions::types::{CREATED, FAILED, RUNNING, SUCCEEDED, SUSPENDED};
 use crate::training::conditions::{Condition, JobStatus, Operator, ReplicaStatus};
 use crate::training::gang::{self, Members, PodGroupSpec};
-use crate::training::notice::Notice;
 use crate::training::objects::labels;
 use crate::training::plan::{is_terminating, phase};
 use crate::training::types::{CleanPodPolicy, SchedulingPolicy};
@@ -96,7 +95,7 @@ pub struct Plan {
     /// The new status.
     pub status: JobStatus,
     /// Events.
-    pub notices: Vec<Notice>,
+    pub events: Vec<PlannedEvent>,
 }
 
 /// Plans the next step of a valid job with this stored status.
@@ -170,7 +169,7 @@ impl Step<'_> {
         if is_change {
             let is_warning = type_ == FAILED;
             let (reason, message) = (reason.to_owned(), message.to_owned());
-            self.plan.notices.push(Notice { is_warning, reason, message });
+            self.plan.events.push(PlannedEvent::with_warning(is_warning, reason, message));
         }
         is_change
     }
@@ -271,7 +270,7 @@ impl Step<'_> {
     fn make_launcher(&mut self) {
         if objects::sets_restart_policy(self.spec) {
             let message = "Restart policy in pod template overridden by restart policy in replica spec";
-            self.plan.notices.push(Notice::warning("SetPodTemplateRestartPolicy", message));
+            self.plan.events.push(PlannedEvent::warning("SetPodTemplateRestartPolicy", message));
         }
         self.plan.create_launcher = Some(Box::new(objects::launcher(self.facts)));
     }

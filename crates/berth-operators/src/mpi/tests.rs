@@ -128,7 +128,7 @@ fn a_job_gets_workers_a_launcher_and_what_they_need() {
     let mut bench = Bench::new();
     let step = bench.step();
     assert_eq!(bench.conditions(), ["Created=True MPIJobCreated: MPIJob team/pi is created."]);
-    assert_eq!(step.notices.len(), 1);
+    assert_eq!(step.events.len(), 1);
     assert_eq!(bench.workers.keys().collect::<Vec<_>>(), ["pi-worker-0", "pi-worker-1"]);
     let worker = &bench.workers["pi-worker-1"];
     let spec = worker.spec.as_ref().expect("a spec");
@@ -207,7 +207,7 @@ fn a_failed_launcher_explains_the_job_by_its_last_pod() {
     bench.end(&json!({"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "too many"}));
     let step = bench.step();
     assert_eq!(bench.conditions()[1], "Failed=True BackoffLimitExceeded/Error: too many: exit 1");
-    assert!(step.notices[0].is_warning);
+    assert!(step.events[0].is_warning());
     assert_eq!(bench.status.replica_statuses["Launcher"].failed, 1);
 }
 

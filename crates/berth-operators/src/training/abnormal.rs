@@ -1,15 +1,15 @@
 //! Events about pods that do not get on: containers that have failed or cannot start, and pods that
 //! find no node.
 
+use berth_runtime::PlannedEvent;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
-use super::notice::Notice;
 use super::plan::{is_terminating, phase};
 
 /// The events about a pod that has not ended.
-pub fn notices(pod: &Pod) -> Vec<Notice> {
+pub fn events(pod: &Pod) -> Vec<PlannedEvent> {
     let Some(status) = pod.status.as_ref().filter(|_| !is_terminating(pod)) else { return Vec::new() };
     if matches!(phase(pod), "Succeeded" | "Failed") {
         return Vec::new();
@@ -27,12 +27,12 @@ pub fn notices(pod: &Pod) -> Vec<Notice> {
     let latest = conditions.max_by_key(|condition| since(&condition.last_transition_time));
     let Some(condition) = latest.filter(|condition| condition.status != "True") else { return Vec::new() };
     let message = format!("Error pod {name} condition message: {}", condition.message.as_deref().unwrap_or_default());
-    vec![Notice::warning(condition.reason.clone().unwrap_or_default(), message)]
+    vec![PlannedEvent::warning(condition.reason.clone().unwrap_or_default(), message)]
 }
 
-fn of_container(pod: &str, container: &ContainerStatus) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    let Some(state) = &container.state else { return notices };
+fn of_container(pod: &str, container: &ContainerStatus) -> Vec<PlannedEvent> {
+    let mut events = Vec::new();
+    let Some(state) = &container.state else { return events };
     if let Some(ended) = state.terminated.as_ref().filter(|ended| ended.exit_code != 0) {
         let message = format!(
             "Error pod {pod} container {} exitCode: {} terminated message: {}",
@@ -40,13 +40,13 @@ fn of_container(pod: &str, container: &ContainerStatus) -> Vec<Notice> {
             ended.exit_code,
             ended.message.as_deref().unwrap_or_default()
         );
-        notices.push(Notice::warning(ended.reason.clone().unwrap_or_default(), message));
+        events.push(PlannedEvent::warning(ended.reason.clone().unwrap_or_default(), message));
     }
     if let Some(waiting) = &state.waiting
         && let Some(why) = waiting.message.as_deref().filter(|message| !message.is_empty())
     {
         let message = format!("Error pod {pod} container {} waiting message: {why}", container.name);
-        notices.push(Notice::warning(waiting.reason.clone().unwrap_or_default(), message));
+        events.push(PlannedEvent::warning(waiting.reason.clone().unwrap_or_default(), message));
     }
-    notices
+    events
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_runtime::{
-    Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, Written, is_controlled_by,
-    message,
+    Action, Cache, Clock, Error, Index, Manager, ObjectKey, PlannedEvent, Reconciler, Recorder, Writer, Written,
+    is_controlled_by, message,
 };
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -18,7 +18,6 @@ use serde_json::json;
 
 use super::conditions::JobStatus;
 use super::framework::{API_VERSION, Kind};
-use super::notice::Notice;
 use super::objects;
 use super::plan::{Plan, World, plan};
 use super::pod_groups::{PodGroups, Wanted};
@@ -108,7 +107,7 @@ struct Controller<K> {
     write_autoscaler: Writer<HorizontalPodAutoscaler>,
     /// Events about the state of each job's pods that are recorded already. A restarted operator
     /// records them again.
-    heard: Mutex<BTreeMap<ObjectKey, BTreeSet<Notice>>>,
+    heard: Mutex<BTreeMap<ObjectKey, BTreeSet<PlannedEvent>>>,
 }
 
 impl<K: Kind> Reconciler for Controller<K> {
@@ -158,16 +157,16 @@ fn owned<T: Written + Send + Sync>(index: &Index<T>, value: &str, uid: &str) -> 
 }
 
 impl<K: Kind> Controller<K> {
-    fn invalid(&self, key: &ObjectKey, why: &str) -> Notice {
+    fn invalid(&self, key: &ObjectKey, why: &str) -> PlannedEvent {
         let kind = K::FRAMEWORK.kind;
-        Notice::warning(K::FRAMEWORK.reason("FailedValidation"), format!("{kind} {key} cannot run: {why}"))
+        PlannedEvent::warning(K::FRAMEWORK.reason("FailedValidation"), format!("{kind} {key} cannot run: {why}"))
     }
 
     /// Records the events that the last step did not record.
-    fn hear(&self, key: &ObjectKey, object: &K, notices: Vec<Notice>) {
-        let notices: BTreeSet<Notice> = notices.into_iter().collect();
-        let before = self.heard.lock().insert(key.clone(), notices.clone()).unwrap_or_default();
-        notices.difference(&before).for_each(|notice| notice.record(&self.recorder, object));
+    fn hear(&self, key: &ObjectKey, object: &K, events: Vec<PlannedEvent>) {
+        let events: BTreeSet<PlannedEvent> = events.into_iter().collect();
+        let before = self.heard.lock().insert(key.clone(), events.clone()).unwrap_or_default();
+        events.difference(&before).for_each(|event| event.record(&self.recorder, object));
     }
 
     /// Values of the priority classes that the templates name.
@@ -195,17 +194,17 @@ impl<K: Kind> Controller<K> {
         if step.status != *stored {
             self.write.replace_status(&object.with_status(json!(step.status))).await?;
         }
-        step.notices.iter().for_each(|notice| notice.record(&self.recorder, object));
+        step.events.iter().for_each(|event| event.record(&self.recorder, object));
         written?;
         if step.delete_job {
             self.write.delete(object).await?;
-            self.tell(object, Notice::normal("SuccessfulDeleteJob", format!("Deleted job: {}", job.name())));
+            self.tell(object, PlannedEvent::normal("SuccessfulDeleteJob", format!("Deleted job: {}", job.name())));
         }
         Ok(step.after.map_or(Action::Wait, Action::After))
     }
 
-    fn tell(&self, object: &K, notice: Notice) {
-        notice.record(&self.recorder, object);
+    fn tell(&self, object: &K, event: PlannedEvent) {
+        event.record(&self.recorder, object);
     }
 
     async fn write_objects(&self, object: &K, job: &Job<'_>, step: &Plan) -> Result<(), Error> {
@@ -236,16 +235,17 @@ impl<K: Kind> Controller<K> {
     /// Records what became of a write, in the words of Kubernetes' own controllers.
     fn report(&self, object: &K, (verb, kind): (&str, &str), name: &str, outcome: &kube::Result<()>) {
         let stem = verb.trim_end_matches('e');
-        let notice = match outcome {
-            Ok(()) => {
-                Notice::normal(format!("Successful{verb}{kind}"), format!("{stem}ed {}: {name}", kind.to_lowercase()))
-            }
-            Err(error) => Notice::warning(
+        let event = match outcome {
+            Ok(()) => PlannedEvent::normal(
+                format!("Successful{verb}{kind}"),
+                format!("{stem}ed {}: {name}", kind.to_lowercase()),
+            ),
+            Err(error) => PlannedEvent::warning(
                 format!("Failed{verb}{kind}"),
                 format!("Error {}ing: {}", stem.to_lowercase(), message(error)),
             ),
         };
-        self.tell(object, notice);
+        self.tell(object, event);
     }
 
     async fn write_pod_group(&self, object: &K, job: &Job<'_>, step: &Plan) -> Result<(), Error> {
@@ -263,7 +263,7 @@ impl<K: Kind> Controller<K> {
             made?;
         } else if groups.delete(job.name(), &object.uid().unwrap_or_default()).await? {
             let message = format!("Deleted PodGroup: {}", job.name());
-            self.tell(object, Notice::normal("SuccessfulDeletePodGroup", message));
+            self.tell(object, PlannedEvent::normal("SuccessfulDeletePodGroup", message));
         }
         Ok(())
     }

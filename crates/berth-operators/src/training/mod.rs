@@ -12,7 +12,6 @@ mod controller;
 pub mod environment;
 pub mod framework;
 pub mod gang;
-pub mod notice;
 pub mod objects;
 pub mod outcome;
 pub mod plan;

@@ -2,13 +2,12 @@
 //!
 //! Source: `UpdateJobStatus` of the controllers of Kubeflow's training operator 1.9.
 
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 
 use super::conditions::types::{FAILED, RESTARTING, RUNNING, SUCCEEDED};
 use super::conditions::{JobStatus, Operator};
 use super::framework::Library;
-use super::notice::Notice;
 use super::types::{Job, Replica, RestartPolicy};
 
 /// What the pods say, beside the counts of the status.
@@ -19,17 +18,17 @@ pub struct Seen {
 }
 
 /// Sets conditions and times of `status` from its counts. Returns the events.
-pub fn conclude(job: &Job<'_>, seen: Seen, status: &mut JobStatus, now: Timestamp) -> Vec<Notice> {
+pub fn conclude(job: &Job<'_>, seen: Seen, status: &mut JobStatus, now: Timestamp) -> Vec<PlannedEvent> {
     if status.start_time.is_none() {
         status.start_time = Some(stamp(now));
     }
-    let mut turn = Turn { job, seen, now, status, notices: Vec::new() };
+    let mut turn = Turn { job, seen, now, status, events: Vec::new() };
     match job.framework.library {
         Library::TensorFlow => turn.tensorflow(),
         Library::XGBoost => turn.xgboost(),
         Library::PyTorch | Library::Paddle | Library::Jax => turn.master_or_workers(),
     }
-    turn.notices
+    turn.events
 }
 
 struct Turn<'a> {
@@ -37,7 +36,7 @@ struct Turn<'a> {
     seen: Seen,
     now: Timestamp,
     status: &'a mut JobStatus,
-    notices: Vec<Notice>,
+    events: Vec<PlannedEvent>,
 }
 
 /// Counts of one replica type.
@@ -76,7 +75,7 @@ impl Turn<'_> {
     fn report(&mut self, type_: &str, is_warning: bool, message: &str) {
         if self.set(type_, message) {
             let reason = self.job.framework.reason(type_);
-            self.notices.push(Notice { is_warning, reason, message: message.to_owned() });
+            self.events.push(PlannedEvent::with_warning(is_warning, reason, message));
         }
     }
 

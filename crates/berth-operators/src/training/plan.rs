@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
@@ -16,7 +16,6 @@ use kube::ResourceExt;
 use super::conditions::types::{CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED};
 use super::conditions::{JobStatus, Operator, ReplicaStatus};
 use super::gang::{self, Members, PodGroupSpec};
-use super::notice::Notice;
 use super::objects::{self, labels};
 use super::outcome::{self, Seen};
 use super::types::{CleanPodPolicy, Job, Replica, RestartPolicy};
@@ -59,9 +58,9 @@ pub struct Plan {
     /// The new status.
     pub status: JobStatus,
     /// Events about what this step has changed.
-    pub notices: Vec<Notice>,
+    pub events: Vec<PlannedEvent>,
     /// Events about the state of pods, which are the same in each step until the pods change.
-    pub abnormal: Vec<Notice>,
+    pub abnormal: Vec<PlannedEvent>,
     /// Why a pod cannot be built.
     pub broken: Option<String>,
     /// True if the job is deleted.
@@ -147,9 +146,9 @@ impl Step<'_> {
         self.plan.status.set(Operator::Training, self.world.now, type_, is_true, &reason, message)
     }
 
-    fn notice(&mut self, is_warning: bool, word: &str, message: &str) {
+    fn event(&mut self, is_warning: bool, word: &str, message: &str) {
         let reason = self.job.framework.reason(word);
-        self.plan.notices.push(Notice { is_warning, reason, message: message.to_owned() });
+        self.plan.events.push(PlannedEvent::with_warning(is_warning, reason, message));
     }
 
     /// Deletes these pods and their Services, and Services without a pod.
@@ -218,7 +217,7 @@ impl Step<'_> {
             self.set(RUNNING, false, SUSPENDED, &message);
         }
         if self.set(SUSPENDED, true, SUSPENDED, &message) {
-            self.notice(false, SUSPENDED, &message);
+            self.event(false, SUSPENDED, &message);
         }
     }
 
@@ -229,7 +228,7 @@ impl Step<'_> {
         let message = format!("{} {} is resumed.", self.job.framework.kind, self.job.name());
         self.set(SUSPENDED, false, "Resumed", &message);
         self.plan.status.start_time = Some(stamp(self.world.now));
-        self.notice(false, "Resumed", &message);
+        self.event(false, "Resumed", &message);
     }
 
     /// Why the job ends now, if it exceeds one of its limits.
@@ -272,7 +271,7 @@ impl Step<'_> {
         }
         self.delete_pods(|_| true);
         if self.set(FAILED, true, FAILED, message) {
-            self.notice(false, FAILED, message);
+            self.event(false, FAILED, message);
         }
         self.expire();
     }
@@ -284,7 +283,7 @@ impl Step<'_> {
 
     /// Makes the missing pods and Services, replaces failed pods, and concludes from the counts.
     fn run(&mut self) {
-        self.plan.abnormal = self.world.pods.iter().flat_map(|pod| super::abnormal::notices(pod)).collect();
+        self.plan.abnormal = self.world.pods.iter().flat_map(|pod| super::abnormal::events(pod)).collect();
         self.plan.pod_group = self.pod_group();
         self.plan.autoscaler = objects::autoscaler(self.job);
         let job = self.job;
@@ -294,12 +293,12 @@ impl Step<'_> {
         }
         if !self.plan.create_pods.is_empty() {
             let warnings = objects::template_warnings(job.spec, self.world.gang_scheduler);
-            let warnings = warnings.into_iter().map(|(reason, message)| Notice::warning(reason, message));
-            self.plan.notices.extend(warnings);
+            let warnings = warnings.into_iter().map(|(reason, message)| PlannedEvent::warning(reason, message));
+            self.plan.events.extend(warnings);
         }
         let seen = Seen { first_worker_succeeded: self.has_first_worker_succeeded() };
-        let notices = outcome::conclude(job, seen, &mut self.plan.status, self.world.now);
-        self.plan.notices.extend(notices);
+        let events = outcome::conclude(job, seen, &mut self.plan.status, self.world.now);
+        self.plan.events.extend(events);
         if let (Some(deadline), Some(start)) =
             (job.spec.run_policy.active_deadline_seconds, &self.plan.status.start_time)
         {
@@ -386,7 +385,7 @@ impl Step<'_> {
         };
         if let Some(code) = code.filter(|_| !is_terminating(pod)) {
             let message = format!("Pod: {}.{} exited with code {code}", self.job.namespace(), pod.name_any());
-            self.plan.notices.push(Notice::normal("ExitedWithCode", message));
+            self.plan.events.push(PlannedEvent::normal("ExitedWithCode", message));
         }
         if is_retried {
             if !is_terminating(pod) {
@@ -394,13 +393,13 @@ impl Step<'_> {
             }
             let message = format!("job {name} is restarting because {type_} replica(s) failed.");
             if self.set(RESTARTING, true, RESTARTING, &message) {
-                self.notice(true, RESTARTING, &message);
+                self.event(true, RESTARTING, &message);
             }
         } else {
             let message = format!("job {name:?} is failing because {type_:?} replica(s) failed.");
             if self.set(FAILED, true, FAILED, &message) {
                 self.plan.status.completion_time.get_or_insert(stamp(self.world.now));
-                self.notice(true, FAILED, &message);
+                self.event(true, FAILED, &message);
             }
         }
     }

@@ -240,7 +240,7 @@ fn with_exit_codes_signals_are_retried_and_errors_are_not() {
     let step = bench.step();
     assert_eq!(step.delete_pods.len(), 1);
     assert!(bench.status.is_true("Restarting"));
-    let messages: Vec<_> = step.notices.iter().map(|notice| notice.message.as_str()).collect();
+    let messages: Vec<_> = step.events.iter().map(|event| event.message.as_str()).collect();
     assert!(messages.contains(&"Pod: team.train-worker-0 exited with code 137"), "{messages:?}");
     bench.step();
     bench.run_all();

@@ -52,6 +52,11 @@ fn a_job_asks_for_capacity_in_two_pools_and_takes_the_first() {
 }
 
 #[test]
+fn an_elastic_job_is_charged_for_its_growth_and_restarts_nothing() {
+    run("elastic");
+}
+
+#[test]
 fn a_job_leaves_a_flavor_whose_request_failed_within_a_second() {
     run_file("tests/scenarios/flavor-cool-down.yaml");
 }

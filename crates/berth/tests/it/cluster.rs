@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
+
+/// Time that the cluster of a failed test has to stop its pods, in seconds.
+const STOP_SECONDS: u32 = 60;
 
 /// A running `berth up` or `berth apiserver`; killed when dropped.
 pub struct Cluster {
@@ -17,6 +20,22 @@ pub struct Cluster {
     pub time: Vec<String>,
     /// Keeps the cluster's folder while the process runs.
     _home: tempfile::TempDir,
+}
+
+/// A port that kubectl forwards until this is dropped.
+pub struct Forward {
+    kubectl: Child,
+    /// The address on this machine.
+    pub address: String,
+    /// kubectl ends when it cannot print.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.kubectl.kill();
+        let _ = self.kubectl.wait();
+    }
 }
 
 /// A file of this checkout.
@@ -145,6 +164,18 @@ impl Cluster {
         report
     }
 
+    /// Forwards a port of this machine to a port of a pod or Service (`kubectl port-forward`).
+    pub fn forward(&self, target: &str, port: u16) -> Forward {
+        let mut command = Command::new("kubectl");
+        command.args(self.kubectl_options()).args(["port-forward", target, &format!(":{port}")]);
+        let mut kubectl = command.stdout(Stdio::piped()).spawn().expect("kubectl runs");
+        let mut output = BufReader::new(kubectl.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        let address = line.split_whitespace().nth(2).expect("Forwarding from ADDRESS -> PORT").to_owned();
+        Forward { kubectl, address, _output: output }
+    }
+
     /// The process ID.
     pub fn id(&self) -> u32 {
         self.process.id()
@@ -168,6 +199,16 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // The process pods of a failed test would survive a kill.
+        if std::thread::panicking() && matches!(self.process.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status();
+            for _ in 0..STOP_SECONDS * 4 {
+                match self.process.try_wait() {
+                    Ok(None) => pause(Duration::from_millis(250)),
+                    _ => break,
+                }
+            }
+        }
         // The process has ended already after `kill` and `interrupt`.
         let _ = self.process.kill();
         let _ = self.process.wait();

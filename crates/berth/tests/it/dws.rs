@@ -1,5 +1,5 @@
-//! Both scenarios of Dynamic Workload Scheduler with their own manifests and the real kubectl, on a
-//! cluster whose clock runs 60 times as fast.
+//! Both scenarios of Dynamic Workload Scheduler with their own manifests, and a job that asks two
+//! pools at once, with the real kubectl on a cluster whose clock runs 60 times as fast.
 //!
 //! The cloud has no machine of the queued pool until the test grants one by kubectl, so that every
 //! state between can be read, however slow the machine is.
@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use berth_testing::{has_kubectl, shared};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, file};
 
@@ -218,6 +218,10 @@ fn the_pod_of_skypilot_waits_for_the_queue_of_the_cloud_and_runs_until_it_is_del
         accepted == "Accepted=True (SuccessfullyQueued) Provisioning Request was successfully queued."
             && *waiting == format!("Provisioned=False (ResourcePoolExhausted) {WAITING}")
     });
+    let table = cluster.run(&["get", "provisioningrequests"]);
+    let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[0], ["NAME", "ACCEPTED", "PROVISIONED", "FAILED", "AGE"]);
+    assert_eq!(cells[1][1..3], ["True", "False"], "{table}");
     let request = cluster.get(&["provisioningrequests"])["items"][0].clone();
     assert_eq!(request["spec"]["parameters"]["maxRunDurationSeconds"], "3600");
     assert_eq!(request["spec"]["podSets"][0]["count"], 1);
@@ -245,4 +249,77 @@ fn the_pod_of_skypilot_waits_for_the_queue_of_the_cloud_and_runs_until_it_is_del
     cluster.wait_until("the queue to be empty", 60, |c| counts(c, queue) == [0, 0, 0]);
     assert_eq!(cluster.run(&["get", "provisioningrequests"]), "");
     cluster.wait_until("the machine to go", 180, |c| nodes(c, "gpu-pool") == 0);
+}
+
+/// Starts the cluster that a scenario of `examples` describes, with its controllers.
+fn start_scenario(example: &str, work: &Path) -> Cluster {
+    let text = std::fs::read_to_string(file(example)).expect("the example can be read");
+    let scenario: Value = serde_saphyr::from_str(&text).expect("YAML");
+    let cluster = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration", "metadata": {"name": "scenario"},
+        "spec": scenario["spec"]["cluster"],
+    });
+    let mut controllers = scenario["spec"]["configuration"].clone();
+    controllers["apiVersion"] = "config.kueue.x-k8s.io/v1beta2".into();
+    controllers["kind"] = "Configuration".into();
+    let paths = [("cluster.json", cluster), ("controllers.json", controllers)].map(|(name, document)| {
+        let path = work.join(name);
+        std::fs::write(&path, document.to_string()).expect("the configuration can be written");
+        path.display().to_string()
+    });
+    Cluster::ephemeral(&["--time-scale", "60", "--config", &paths[0], "--controller-config", &paths[1]])
+}
+
+#[test]
+fn a_job_requests_two_pools_at_once_and_takes_the_first_that_is_provisioned() {
+    if !has_kubectl() {
+        return;
+    }
+    let work = tempfile::tempdir().expect("a temporary folder");
+    let cluster = start_scenario("examples/first-capacity/scenario.yaml", work.path());
+    let stock = |pool: &str, supply: &str| {
+        cluster.wait_until("the pool exists", 60, |it| it.kubectl(&["get", "nodepool", pool]).status.success());
+        let patch = format!(r#"{{"spec": {{"supply": {supply}}}}}"#);
+        cluster.run(&["patch", "nodepool", pool, "--type", "merge", "-p", &patch]);
+    };
+    stock("far", r#"{"machines": 0, "periods": null}"#);
+    stock("near", r#"{"machines": 0}"#);
+    cluster.run(&["apply", "-f", &file("examples/first-capacity/platform.yaml")]);
+    cluster.run(&["apply", "-f", &file("examples/first-capacity/job.yaml")]);
+    cluster.wait_until("two requests to wait", 60, |cluster| {
+        let waiting = conditions_of_request(cluster);
+        waiting.iter().filter(|it| **it == format!("Provisioned=False (ResourcePoolExhausted) {WAITING}")).count() == 2
+    });
+    assert_eq!(cluster.get(&["job", "train"])["spec"]["suspend"], true);
+    let reserved = |cluster: &Cluster| {
+        let flavors = cluster.get(&["clusterqueue", "training"])["status"]["flavorsReservation"].clone();
+        let total = |at: usize| flavors[at]["resources"][0]["total"].as_str().unwrap_or_default().to_owned();
+        [total(0), total(1)]
+    };
+    assert_eq!(reserved(&cluster), ["4", "4"], "both flavors are charged while both requests wait");
+    let text = explained(&cluster, "train");
+    assert!(text.contains("near") && text.contains("far") && text.contains(WAITING), "{text}");
+
+    stock("far", "null");
+    cluster.wait_until("the job to run", 120, |cluster| {
+        cluster.run(&["get", "pods"]).lines().filter(|line| line.contains("Running")).count() == 2
+    });
+    let pods = cluster.get(&["pods"]);
+    let pools: Vec<_> =
+        pods["items"].as_array().into_iter().flatten().map(|pod| pod["spec"]["nodeSelector"].clone()).collect();
+    assert!(pools.iter().all(|pool| pool["cloud.google.com/gke-nodepool"] == "far"), "{pools:?}");
+    cluster.wait_until("the other request to be deleted", 30, |cluster| {
+        cluster.run(&["get", "provisioningrequests", "-o", "name"]).lines().count() == 1
+    });
+    cluster.wait_until("the other quota to be returned", 30, |cluster| reserved(cluster) == ["0", "4"]);
+    // Capacity of the preferred pool that comes too late changes nothing.
+    stock("near", "null");
+
+    cluster.run(&["annotate", "pods", "-l", "job-name=train", "berth.dev/run-duration=1s", "--overwrite"]);
+    cluster.run(&["wait", "--for=condition=Complete", "job/train", "--timeout=60s"]);
+    cluster.wait_until("the request to be deleted", 30, |cluster| {
+        cluster.run(&["get", "provisioningrequests", "-o", "name"]).is_empty()
+    });
+    assert_eq!(nodes(&cluster, "near"), 0);
+    cluster.wait_until("the machines to go", 180, |cluster| nodes(cluster, "far") == 0);
 }

@@ -22,6 +22,7 @@ mod outage;
 mod process;
 mod processes;
 mod programs;
+mod ray;
 mod ray_samples;
 mod refarch;
 mod replay;

@@ -88,6 +88,10 @@ impl Tutorial {
         for (team, user) in [("blue", "alice"), ("red", "bob")] {
             self.cluster.run(&["delete", "appwrappers", "--all", "-n", team, "--as", user]);
             self.expect("all workloads to end", team, 0, 0);
+            // Terminating pods still hold GPUs.
+            self.cluster.wait_until("all pods to be gone", 120, |cluster| {
+                cluster.get(&["pods", "-n", team, "--as", user])["items"].as_array().is_some_and(Vec::is_empty)
+            });
         }
     }
 

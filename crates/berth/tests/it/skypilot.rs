@@ -141,7 +141,8 @@ fn skypilot_launches_a_task_on_provisioned_machines_and_takes_it_down() {
 
     let launched = launch.wait_with_output().expect("sky ends");
     let launched_text = text(&launched);
-    assert!(launched.status.success(), "{launched_text}\n{}", cluster.run(&["get", "events"]));
+    let pods = || cluster.run(&["logs", "-l", "parent=skypilot", "--tail", "60"]);
+    assert!(launched.status.success(), "{launched_text}\n{}\n{}", cluster.run(&["get", "events"]), pods());
     for expected in ["0 of 1: 1 GPU, slope 3.00", "converged", "Job finished (status: SUCCEEDED)"] {
         assert!(launched_text.contains(expected), "{expected}: {launched_text}");
     }

@@ -1,10 +1,9 @@
 //! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and
 //! proxies.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use berth_testing::{has_kubectl, skip};
 
@@ -40,8 +39,8 @@ fn kubectl_reaches_the_programs_of_a_pod() {
     cluster.run(&["wait", "--for=condition=Ready", "pod/real", "--timeout=60s"]);
 
     copies(&cluster, &path("copied"), &path("back"));
-    for target in ["pod/real", "svc/web"] {
-        forwards(&cluster, target, if target == "svc/web" { ":80" } else { ":8080" });
+    for (target, port) in [("pod/real", 8080), ("svc/web", 80)] {
+        forwards(&cluster, target, port);
     }
     logs(&cluster);
     for url in [
@@ -71,21 +70,13 @@ fn copies(cluster: &Cluster, from: &str, back: &str) {
 }
 
 /// `port-forward` to a pod or a service.
-fn forwards(cluster: &Cluster, target: &str, port: &str) {
-    let mut command = Command::new("kubectl");
-    command.args(cluster.kubectl_options()).args(["port-forward", target, port]);
-    let mut kubectl = command.stdout(Stdio::piped()).spawn().expect("kubectl runs");
-    let mut output = BufReader::new(kubectl.stdout.take().expect("piped"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    let address = line.split_whitespace().nth(2).expect("Forwarding from ADDRESS -> PORT");
-    let mut connection = TcpStream::connect(address).expect("connected");
+fn forwards(cluster: &Cluster, target: &str, port: u16) {
+    let forwarded = cluster.forward(target, port);
+    let mut connection = TcpStream::connect(&forwarded.address).expect("connected");
     connection.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
     let mut page = String::new();
     connection.read_to_string(&mut page).expect("a response");
     assert!(page.contains("Directory listing"), "{target}: {page}");
-    kubectl.kill().expect("kubectl can be killed");
-    kubectl.wait().expect("kubectl can be waited for");
 }
 
 /// The options of `logs`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::configuration::Resources;
-use berth_controllers::plan::NewEvent;
+use berth_controllers::plan::PlannedEvent;
 use berth_controllers::scheduler::carry_out::{Change, Report, carry_out, changes, replaced_slice};
 use berth_controllers::translate::{self, Context};
 use berth_controllers::{Config, Gates};
@@ -262,7 +262,7 @@ impl World {
             Change::Evict(eviction) => {
                 self.apply(Event::PreemptionFailed(key.clone()));
                 if let Some(message) = eviction.unplaced() {
-                    let event = NewEvent::warning("SecondPassFailed", message);
+                    let event = PlannedEvent::warning("SecondPassFailed", message);
                     self.record(Report { about: key.clone(), event, unnamed: None });
                 }
             }

@@ -155,7 +155,7 @@ fn find<'a>(workloads: &'a mut [Workload], like: &Workload) -> Option<&'a mut Wo
 }
 
 /// An event in the form of the recorded cases.
-pub(super) fn event(namespace: &str, name: &str, new_event: &berth_controllers::plan::NewEvent) -> Value {
+pub(super) fn event(namespace: &str, name: &str, new_event: &berth_controllers::plan::PlannedEvent) -> Value {
     json!({
         "key": {"namespace": namespace, "name": name},
         "eventType": format!("{:?}", new_event.event_type),

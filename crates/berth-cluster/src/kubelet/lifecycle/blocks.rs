@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::status::waiting_reason;
-use super::{Blocked, Notice, members};
+use super::{Blocked, PodEvent, members};
 
 /// Waiting reason of a container right after a failed pull of its image.
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
@@ -18,7 +18,7 @@ pub fn blocked_events<'a>(
     before: &PodStatus,
     after: &PodStatus,
     blocked: impl Fn(&str) -> Option<&'a Blocked>,
-) -> Vec<Notice> {
+) -> Vec<PodEvent> {
     let mut events = Vec::new();
     for member in pod.spec.iter().flat_map(members) {
         let name = member.spec.name.as_str();
@@ -31,14 +31,14 @@ pub fn blocked_events<'a>(
         let message = &blocked.message;
         let new = match blocked.reason.as_str() {
             IMAGE_BACK_OFF => vec![
-                Notice::normal("BackOff", format!("Back-off pulling image {image:?}")),
-                Notice::warning("Failed", format!("Error: {IMAGE_BACK_OFF}")),
+                PodEvent::normal("BackOff", format!("Back-off pulling image {image:?}")),
+                PodEvent::warning("Failed", format!("Error: {IMAGE_BACK_OFF}")),
             ],
             ERR_IMAGE_PULL => vec![
-                Notice::warning("Failed", format!("Failed to pull image {image:?}: {message}")),
-                Notice::warning("Failed", format!("Error: {ERR_IMAGE_PULL}")),
+                PodEvent::warning("Failed", format!("Failed to pull image {image:?}: {message}")),
+                PodEvent::warning("Failed", format!("Error: {ERR_IMAGE_PULL}")),
             ],
-            _ => vec![Notice::warning("Failed", format!("Error: {message}"))],
+            _ => vec![PodEvent::warning("Failed", format!("Error: {message}"))],
         };
         events.extend(new.into_iter().map(|event| event.about(name)));
     }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::backoff::shown;
 use super::status::{self, Wait};
-use super::{Decision, Ending, Facts, Member, Notice, Run, Start, members};
+use super::{Decision, Ending, Facts, Member, PodEvent, Run, Start, members};
 
 /// Reason of a container that waits for its restart.
 pub(super) const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -47,7 +47,7 @@ struct Plan<'a> {
     members: Vec<Member<'a>>,
     starts: Vec<Start>,
     stops: Vec<String>,
-    events: Vec<Notice>,
+    events: Vec<PodEvent>,
     due: Option<Timestamp>,
     /// Reasons of the containers that wait, by name.
     waits: BTreeMap<String, Wait>,
@@ -205,7 +205,7 @@ impl<'a> Plan<'a> {
         self.waits.insert(name.clone(), Wait { reason: CRASH_LOOP.into(), message });
         if status::waiting_reason(self.facts.status, name) != Some(CRASH_LOOP) {
             let message = format!("Back-off restarting failed container {name} in pod {pod}");
-            self.events.push(Notice::warning("BackOff", message).about(name));
+            self.events.push(PodEvent::warning("BackOff", message).about(name));
         }
     }
 

@@ -156,7 +156,7 @@ pub struct Start {
 
 /// An event to record about the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct PodEvent {
     /// Type of the event.
     pub kind: EventType,
     /// Reason.
@@ -167,7 +167,7 @@ pub struct Notice {
     pub container: Option<String>,
 }
 
-impl Notice {
+impl PodEvent {
     /// An expected event.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
         Self { kind: EventType::Normal, reason, message: message.into(), container: None }
@@ -208,7 +208,7 @@ pub struct Decision {
     /// Names of running containers to stop. A container remains in this list until it has ended.
     pub stops: Vec<String>,
     /// Events to record after the status is written.
-    pub events: Vec<Notice>,
+    pub events: Vec<PodEvent>,
     /// When to decide again if no fact changes earlier.
     pub due: Option<Timestamp>,
     /// Why all containers stop; `None` if they need not stop, or if the pod ends by itself.

@@ -22,5 +22,5 @@ pub use backoff::{BackOff, restart_delay, shown};
 pub use blocks::{CONFIG_ERROR, ERR_IMAGE_PULL, IMAGE_BACK_OFF, blocked_events};
 pub use containers::{Member, members};
 pub use decide::decide;
-pub use facts::{Blocked, Decision, End, Ending, Facts, Health, Notice, Run, RunState, Runs, Start};
+pub use facts::{Blocked, Decision, End, Ending, Facts, Health, PodEvent, Run, RunState, Runs, Start};
 pub use status::{UNKNOWN_EXIT_CODE, UNKNOWN_REASON, runs_in_status};

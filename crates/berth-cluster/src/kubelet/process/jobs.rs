@@ -18,7 +18,7 @@ use super::start::{StartOutcome, StartResult};
 use super::stop::StopJob;
 use super::worker::{Done, Worker};
 use crate::kubelet::lifecycle::{
-    BackOff, Decision, End, Ending, Health, Member, Notice, Run, RunState, Runs, Start, members,
+    BackOff, Decision, End, Ending, Health, Member, PodEvent, Run, RunState, Runs, Start, members,
 };
 
 /// Grace period of pods without one.
@@ -151,7 +151,7 @@ impl Worker {
                 return Some(again);
             }
         } else {
-            self.node.record(pod, &Notice::normal("Killing", message).about(&name));
+            self.node.record(pod, &PodEvent::normal("Killing", message).about(&name));
         }
         self.memory.stopping.insert(name.clone(), Stopping { attempt: run.attempt, killed_at });
         let job = StopJob {
@@ -184,7 +184,7 @@ impl Worker {
                 }
                 Err(error) => {
                     let message = format!("PostStartHook failed: {error}");
-                    self.record(pod, &Notice::warning("FailedPostStartHook", message).about(&name));
+                    self.record(pod, &PodEvent::warning("FailedPostStartHook", message).about(&name));
                     self.memory.hooks.insert(name, (attempt, Hook::Failed));
                 }
             },
@@ -193,7 +193,7 @@ impl Worker {
         Ok(())
     }
 
-    fn record(&self, pod: Option<Arc<Pod>>, event: &Notice) {
+    fn record(&self, pod: Option<Arc<Pod>>, event: &PodEvent) {
         if let Some(pod) = pod {
             self.node.record(&pod, event);
         }
@@ -217,7 +217,7 @@ impl Worker {
         probes.record(kind, result.is_ok(), now);
         if let Err(output) = result {
             let message = format!("{} probe failed: {output}", kind.shown());
-            self.record(pod, &Notice::warning("Unhealthy", message).about(name));
+            self.record(pod, &PodEvent::warning("Unhealthy", message).about(name));
         }
     }
 
@@ -231,17 +231,17 @@ impl Worker {
         let start = result.start;
         let name = start.name.clone();
         if let Some(image) = &result.image
-            && let Some(notice) = image.notice.as_ref().filter(|_| self.memory.noticed.insert(image.reference.clone()))
+            && let Some(event) = image.notice.as_ref().filter(|_| self.memory.noticed.insert(image.reference.clone()))
         {
-            self.node.record(&pod, &Notice::normal("ImageNotice", notice.clone()).about(&name));
+            self.node.record(&pod, &PodEvent::normal("ImageNotice", event.clone()).about(&name));
         }
         let pulled = result.image.map(|image| pulled(&image, result.pull_time).about(&name));
         match result.outcome {
             StartOutcome::Started(status) => {
                 self.memory.obstacles.remove(&start.name);
                 self.memory.hold = None;
-                let created = Notice::normal("Created", "Container created").about(&name);
-                let started = Notice::normal("Started", "Container started").about(&name);
+                let created = PodEvent::normal("Created", "Container created").about(&name);
+                let started = PodEvent::normal("Started", "Container started").about(&name);
                 pulled.into_iter().chain([created, started]).for_each(|event| self.node.record(&pod, &event));
                 self.count_restart(&start, now);
                 self.memory.resources.insert(start.name.clone(), (start.attempt, result.resources));
@@ -251,7 +251,7 @@ impl Worker {
                 self.memory.obstacles.remove(&start.name);
                 self.memory.hold = None;
                 pulled.into_iter().for_each(|event| self.node.record(&pod, &event));
-                self.node.record(&pod, &Notice::warning("Failed", format!("Error: {message}")).about(&name));
+                self.node.record(&pod, &PodEvent::warning("Failed", format!("Error: {message}")).about(&name));
                 self.count_restart(&start, now);
                 let run = rejected(&self.uid, &start, exit_code, message, now);
                 self.memory.failed.insert(start.name, run);
@@ -297,7 +297,7 @@ impl Worker {
 }
 
 /// The event about an image that a container starts with.
-fn pulled(image: &Image, time: Option<SignedDuration>) -> Notice {
+fn pulled(image: &Image, time: Option<SignedDuration>) -> PodEvent {
     let reference = &image.reference;
     let message = match time.map(shown_time) {
         None => format!("Container image {reference:?} already present on machine and can be accessed by the pod"),
@@ -306,7 +306,7 @@ fn pulled(image: &Image, time: Option<SignedDuration>) -> Notice {
             image.size_bytes
         ),
     };
-    Notice::normal("Pulled", message)
+    PodEvent::normal("Pulled", message)
 }
 
 /// A time in milliseconds, as Kubernetes' messages show it: `850ms`, `2.31s`, `1m5.2s`.

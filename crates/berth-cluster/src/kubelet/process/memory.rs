@@ -10,7 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::probes::ContainerProbes;
-use crate::kubelet::lifecycle::{BackOff, Blocked, ERR_IMAGE_PULL, Ending, IMAGE_BACK_OFF, Notice, Run, restart_delay};
+use crate::kubelet::lifecycle::{
+    BackOff, Blocked, ERR_IMAGE_PULL, Ending, IMAGE_BACK_OFF, PodEvent, Run, restart_delay,
+};
 use crate::kubelet::resolve::TokenSource;
 
 /// How long a container shows `ErrImagePull` before it shows `ImagePullBackOff`.
@@ -93,7 +95,7 @@ pub struct Hold {
 
 impl Hold {
     /// The hold after another failure.
-    pub fn next(before: Option<&Hold>, event: &Notice, now: Timestamp) -> Self {
+    pub fn next(before: Option<&Hold>, event: &PodEvent, now: Timestamp) -> Self {
         let failures = before.map_or(0, |hold| hold.failures);
         let delay = HOLD_BASE.checked_mul(1 << failures.clamp(0, 12)).unwrap_or(HOLD_MAX).min(HOLD_MAX);
         Self {

@@ -7,7 +7,7 @@ use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, PodStatus};
 use tokio::sync::Mutex;
 
-use crate::kubelet::lifecycle::Notice;
+use crate::kubelet::lifecycle::PodEvent;
 use crate::kubelet::options::KubeletOptions;
 use crate::kubelet::resolve::{Amounts, Context, Objects};
 use crate::kubelet::write::Writer;
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Records an event about a pod.
-    pub fn record(&self, pod: &Pod, event: &Notice) {
+    pub fn record(&self, pod: &Pod, event: &PodEvent) {
         self.recorder.event_about(event.regarding(pod), event.kind, event.reason, &event.message);
     }
 }

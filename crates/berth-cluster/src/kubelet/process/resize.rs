@@ -17,7 +17,7 @@ use serde_json::json;
 use super::jobs::run_id;
 use super::node::Node;
 use super::worker::Worker;
-use crate::kubelet::lifecycle::{Notice, Runs, members};
+use crate::kubelet::lifecycle::{PodEvent, Runs, members};
 use crate::kubelet::resize::{
     IN_PROGRESS, PENDING, allocated, differ, must_restart, rejection, remove_condition, reserved, set_in_progress,
     set_pending,
@@ -88,7 +88,7 @@ impl Worker {
         if changes.is_empty() {
             if was_in_progress {
                 remove_condition(status, IN_PROGRESS);
-                self.node.record(pod, &notice("ResizeCompleted", "completed", pod));
+                self.node.record(pod, &event("ResizeCompleted", "completed", pod));
             }
             return Ok(Resized::At(None));
         }
@@ -96,14 +96,14 @@ impl Worker {
         // not write them. Its change is no resize.
         let is_resize = changes.iter().any(|change| change.had.is_some());
         if !was_in_progress && is_resize {
-            self.node.record(pod, &notice("ResizeStarted", "started", pod));
+            self.node.record(pod, &event("ResizeStarted", "started", pod));
         }
         let error = self.carry_out(pod, status, &changes).await.err();
         if let Some(message) = error {
             let is_known = status.conditions.iter().flatten().any(|it| it.message.as_ref() == Some(&message));
             if !is_known {
                 let text = format!("Pod resize error: {}", details(pod, Some(&message)));
-                self.node.record(pod, &Notice::warning("ResizeError", text));
+                self.node.record(pod, &PodEvent::warning("ResizeError", text));
             }
             set_in_progress(status, generation, Some(message), now);
             return Ok(Resized::At(now.checked_add(RETRY).ok()));
@@ -111,7 +111,7 @@ impl Worker {
         if self.memory.restarting.is_empty() {
             remove_condition(status, IN_PROGRESS);
             if is_resize {
-                self.node.record(pod, &notice("ResizeCompleted", "completed", pod));
+                self.node.record(pod, &event("ResizeCompleted", "completed", pod));
             }
         } else {
             set_in_progress(status, generation, None, now);
@@ -158,7 +158,7 @@ impl Worker {
             if !is_known {
                 let text = format!("Pod resize {}: {}", reason.to_lowercase(), details(pod, Some(&message)));
                 let event = if reason == "Deferred" { "ResizeDeferred" } else { "ResizeInfeasible" };
-                node.record(pod, &Notice::warning(event, text));
+                node.record(pod, &PodEvent::warning(event, text));
             }
             set_pending(status, generation, reason, message, now);
             return Ok(Resized::At(now.checked_add(RETRY).ok()));
@@ -175,7 +175,7 @@ impl Worker {
             return Ok(Resized::At(None));
         }
         node.writer.status(pod, status).await?;
-        node.record(pod, &notice("ResizeStarted", "started", pod));
+        node.record(pod, &event("ResizeStarted", "started", pod));
         Ok(Resized::Written)
     }
 
@@ -222,8 +222,8 @@ fn used_by_others(node: &Node, pod: &Pod) -> Resources {
     used
 }
 
-fn notice(reason: &'static str, what: &str, pod: &Pod) -> Notice {
-    Notice::normal(reason, format!("Pod resize {what}: {}", details(pod, None)))
+fn event(reason: &'static str, what: &str, pod: &Pod) -> PodEvent {
+    PodEvent::normal(reason, format!("Pod resize {what}: {}", details(pod, None)))
 }
 
 /// The requested resources in the format that kubelets append to events about resizes.

@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 
 use super::memory::{Obstacle, Token};
 use super::node::Node;
-use crate::kubelet::lifecycle::{Member, Notice, Start};
+use crate::kubelet::lifecycle::{Member, PodEvent, Start};
 use crate::kubelet::resolve::{
     Context, TokenSource, config, image_request, image_volumes, pull_secrets, sandbox, token_sources, volumes,
     wanted_devices,
@@ -77,7 +77,7 @@ pub enum StartOutcome {
     /// The container cannot start now.
     Blocked(Obstacle),
     /// No container of the pod can start now.
-    Held(Notice),
+    Held(PodEvent),
 }
 
 impl StartJob {
@@ -199,7 +199,7 @@ impl StartJob {
         let is_pulled = self.node.runtime.needs_pull(request).await;
         if is_pulled {
             let message = format!("Pulling image {:?}", request.reference);
-            self.node.record(&self.pod, &Notice::normal("Pulling", message).about(&self.member.spec.name));
+            self.node.record(&self.pod, &PodEvent::normal("Pulling", message).about(&self.member.spec.name));
         }
         let result = self.node.runtime.ensure_image(request).await;
         if is_pulled && result.is_ok() {
@@ -208,7 +208,7 @@ impl StartJob {
         if result.is_err() {
             for name in missing {
                 let message = format!("Unable to retrieve image pull secret {name}; the image may not be accessible");
-                self.node.record(&self.pod, &Notice::warning("FailedToRetrieveImagePullSecret", message));
+                self.node.record(&self.pod, &PodEvent::warning("FailedToRetrieveImagePullSecret", message));
             }
         }
         let now = self.node.clock.now();
@@ -248,7 +248,7 @@ fn add_variables(env: &mut Vec<(String, String)>, variables: Vec<(String, String
 }
 
 fn held(reason: &'static str, message: String) -> StartOutcome {
-    StartOutcome::Held(Notice::warning(reason, message))
+    StartOutcome::Held(PodEvent::warning(reason, message))
 }
 
 /// Sets a pod's addresses in its status. For a pod on the host's network, these are the host's

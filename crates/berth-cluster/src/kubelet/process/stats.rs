@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod};
 
 use super::worker::Worker;
-use crate::kubelet::lifecycle::{Ending, Notice};
+use crate::kubelet::lifecycle::{Ending, PodEvent};
 use crate::kubelet::resolve::{container_limits, pod_limits};
 
 /// Time between two measurements of a pod's disk usage.
@@ -26,7 +26,7 @@ impl Worker {
         self.memory.stats_at = next;
         let disk = self.node.runtime.disk(&self.uid).await?;
         let Some(message) = excess(pod, &disk) else { return next };
-        self.node.record(pod, &Notice::warning("Evicted", message.clone()));
+        self.node.record(pod, &PodEvent::warning("Evicted", message.clone()));
         self.memory.ending = Some(Ending::Failed { reason: "Evicted".to_owned(), message });
         Some(now)
     }

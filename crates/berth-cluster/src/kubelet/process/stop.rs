@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodStatus};
 
 use super::hooks::run_hook;
 use super::node::Node;
-use crate::kubelet::lifecycle::Notice;
+use crate::kubelet::lifecycle::PodEvent;
 
 /// Minimum time between a container's stop signal and SIGKILL, even if its preStop hook used up the
 /// grace period.
@@ -59,7 +59,7 @@ impl StopJob {
         };
         if let Err(error) = result {
             let message = format!("PreStopHook failed: {error}");
-            self.node.record(&self.pod, &Notice::warning("FailedPreStopHook", message).about(&self.container.name));
+            self.node.record(&self.pod, &PodEvent::warning("FailedPreStopHook", message).about(&self.container.name));
         }
     }
 }

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, Volume};
 
 use crate::kubelet::lifecycle::{
-    Blocked, CONFIG_ERROR, ERR_IMAGE_PULL, IMAGE_BACK_OFF, Notice, blocked_events, members,
+    Blocked, CONFIG_ERROR, ERR_IMAGE_PULL, IMAGE_BACK_OFF, PodEvent, blocked_events, members,
 };
 use crate::kubelet::options::ClusterIps;
 use crate::kubelet::resolve::{Amounts, Context, Objects, environment, volume};
@@ -23,7 +23,7 @@ const PULL_RETRY: SignedDuration = SignedDuration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Missing {
     /// The event about a volume that cannot be mounted.
-    pub volume: Option<Notice>,
+    pub volume: Option<PodEvent>,
     /// Error in the configuration of containers, by name.
     configurations: BTreeMap<String, String>,
     /// Images that cannot be pulled, by container.
@@ -57,7 +57,7 @@ impl Missing {
         missing.volume = volumes.filter_map(checked).find_map(|spec| {
             let error = volume(&context, &spec, &BTreeMap::new()).err()?;
             let message = format!("MountVolume.SetUp failed for volume {:?} : {error}", spec.name);
-            Some(Notice::warning("FailedMount", message))
+            Some(PodEvent::warning("FailedMount", message))
         });
         missing
     }
@@ -92,7 +92,7 @@ impl Missing {
         before: &PodStatus,
         after: &PodStatus,
         blocked: &BTreeMap<String, Blocked>,
-    ) -> Vec<Notice> {
+    ) -> Vec<PodEvent> {
         blocked_events(pod, before, after, |name| blocked.get(name))
     }
 }

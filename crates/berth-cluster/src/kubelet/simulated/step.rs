@@ -13,8 +13,8 @@ use super::ids::{container_id, image_id};
 use super::missing::Missing;
 use super::run::{FAIL_NOW_ANNOTATION, RunPlan, plan, plan_of_command};
 use crate::kubelet::lifecycle::{
-    Blocked, Decision, End, Ending, Facts, Member, Notice, Run, RunState, Runs, Start, decide, members, restart_delay,
-    runs_in_status,
+    Blocked, Decision, End, Ending, Facts, Member, PodEvent, Run, RunState, Runs, Start, decide, members,
+    restart_delay, runs_in_status,
 };
 
 /// Exit code of a stopped container (128 + SIGTERM).
@@ -30,14 +30,14 @@ pub enum Step {
         /// The whole status.
         status: Box<PodStatus>,
         /// The events to record.
-        events: Vec<Notice>,
+        events: Vec<PodEvent>,
     },
     /// All containers have stopped: delete the pod without grace period.
     Remove,
     /// Wait until this time, or until the pod changes.
     Until(Option<Timestamp>),
     /// Record this event about a missing object, then wait until the object exists.
-    Held(Notice),
+    Held(PodEvent),
 }
 
 /// Input of the simulation of a pod, in addition to the pod and the time.
@@ -130,7 +130,7 @@ fn settle(pod: &Pod, base: PodStatus, simulation: &Simulation<'_>, ending: Optio
         for name in &decision.stops {
             state.stop(pod, name, decision.ending.as_ref(), now);
             if decision.ending == Some(Ending::Deleted) {
-                events.push(Notice::normal("Killing", format!("Stopping container {name}")).about(name));
+                events.push(PodEvent::normal("Killing", format!("Stopping container {name}")).about(name));
             }
         }
         for start in &decision.starts {
@@ -221,7 +221,7 @@ impl PodState {
         })
     }
 
-    fn start(&mut self, pod: &Pod, start: &Start, now: Timestamp) -> Vec<Notice> {
+    fn start(&mut self, pod: &Pod, start: &Start, now: Timestamp) -> Vec<PodEvent> {
         let spec = pod.spec.iter().flat_map(members).find(|member| member.spec.name == start.name);
         let image = spec.and_then(|member| member.spec.image.clone()).unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -237,13 +237,13 @@ impl PodState {
         }
         let previous = self.runs.remove(&start.name).map(|runs| runs.latest);
         self.runs.insert(start.name.clone(), Runs { latest, previous });
-        let started = Notice::normal("Started", "Container started").about(&start.name);
+        let started = PodEvent::normal("Started", "Container started").about(&start.name);
         if start.attempt > 0 {
             return vec![started];
         }
         let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
-        let pulled = Notice::normal("Pulled", message).about(&start.name);
-        vec![pulled, Notice::normal("Created", "Container created").about(&start.name), started]
+        let pulled = PodEvent::normal("Pulled", message).about(&start.name);
+        vec![pulled, PodEvent::normal("Created", "Container created").about(&start.name), started]
     }
 
     fn stop(&mut self, pod: &Pod, name: &str, ending: Option<&Ending>, now: Timestamp) {

@@ -126,10 +126,7 @@ impl Controller {
     /// Deletes and creates pods. Returns the error of the first rejected creation.
     async fn apply(&self, set: &DaemonSet, hash: &str, plan: &Plan) -> Result<Option<kube::Error>, Error> {
         let record = |type_, reason: &str, message: &str| self.recorder.event(set, type_, reason, message);
-        for event in &plan.events {
-            let type_ = if event.warning { EventType::Warning } else { EventType::Normal };
-            record(type_, &event.reason, &event.message);
-        }
+        plan.events.iter().for_each(|event| event.record(&self.recorder, set));
         for pod in &plan.delete {
             self.pods.delete(pod).await?;
             record(EventType::Normal, "SuccessfulDelete", &format!("Deleted pod: {}", pod.name_any()));

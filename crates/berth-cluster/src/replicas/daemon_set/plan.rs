@@ -4,6 +4,7 @@
 //! Source: Kubernetes documentation, "DaemonSet" and "Perform a Rolling Update on a DaemonSet", and
 //! the behaviour of kube-controller-manager 1.35.
 
+use berth_runtime::PlannedEvent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use kube::ResourceExt;
 use super::super::{ready_since, time_until_available};
 use super::pod::{Eligibility, HASH, eligibility, sample, target_node};
 use super::rollout;
-use crate::job::PlannedEvent;
 use crate::job::facts::{is_deleted, is_terminated, phase};
 
 /// Maximum number of pods created or deleted in one step.
@@ -181,7 +181,7 @@ fn remove_ended(snapshot: &Snapshot<'_>, node: &str, pods: &[Arc<Pod>], plan: &m
         }
         let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
         let message = format!("Found {state} daemon pod {name} on node {node}, will try to {verb} it");
-        plan.events.push(PlannedEvent { warning, reason: reason.to_owned(), message });
+        plan.events.push(PlannedEvent::with_warning(warning, reason, message));
         plan.delete.push(pod.clone());
     }
     running

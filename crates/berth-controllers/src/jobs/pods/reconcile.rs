@@ -21,7 +21,7 @@ use crate::conditions;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
-use crate::plan::{NewEvent, Plan, PlanError, Step};
+use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::stores::{Owner, Stores, controller_of};
@@ -186,7 +186,7 @@ impl Reconcile<'_> {
         any
     }
 
-    fn report(&mut self, event: NewEvent) {
+    fn report(&mut self, event: PlannedEvent) {
         self.plan.steps.push(Step::Event(event));
     }
 
@@ -198,7 +198,7 @@ impl Reconcile<'_> {
     }
 
     /// Reports an event on the first pod that has not started.
-    fn report_waiting(&mut self, event: NewEvent) {
+    fn report_waiting(&mut self, event: PlannedEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
         self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), event));
@@ -229,14 +229,14 @@ impl Reconcile<'_> {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
                 // A new pod, or a change to one, triggers the next reconcile.
-                self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
+                self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
         };
         let workload = self.construct(pod_sets)?;
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.report(NewEvent::normal(events::CREATED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl Reconcile<'_> {
             }
             Err(error) => {
                 if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-                    self.report(NewEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
+                    self.report(PlannedEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
                 }
                 return Err(PlanError::Other(error.to_string()));
             }
@@ -331,7 +331,7 @@ impl Reconcile<'_> {
         }
         let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
         self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-        self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
+        self.report(PlannedEvent::normal(events::DELETED_WORKLOAD, message));
     }
 
     // -- reconciling pods with their workload -----------------------------------------------------
@@ -356,7 +356,7 @@ impl Reconcile<'_> {
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.report(NewEvent::normal(events::FINISHED_WORKLOAD, message));
+                self.report(PlannedEvent::normal(events::FINISHED_WORKLOAD, message));
             }
             self.finalize_all();
             return Ok(());
@@ -376,7 +376,7 @@ impl Reconcile<'_> {
             self.finalize(pod);
             if !group::is_deleting(pod) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-                let event = NewEvent::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
+                let event = PlannedEvent::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
                 self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
             }
         }
@@ -387,7 +387,7 @@ impl Reconcile<'_> {
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-            self.report(NewEvent::normal(events::OWNER_REFERENCES_ADDED, message));
+            self.report(PlannedEvent::normal(events::OWNER_REFERENCES_ADDED, message));
         }
         if self.follow_labels(&mut workload)? {
             return Ok(());
@@ -420,7 +420,7 @@ impl Reconcile<'_> {
             return Ok(());
         }
         if let Some(messages) = start::check_messages(&workload) {
-            self.report(NewEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
+            self.report(PlannedEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
         }
         Ok(())
     }
@@ -461,14 +461,14 @@ impl Reconcile<'_> {
         for pod in pods.iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
             let event = if is_of_run(pod) {
                 let message = format!("The workload of {name} has finished ({how}): the pod will not be started");
-                NewEvent::warning(events::WORKLOAD_FINISHED, message)
+                PlannedEvent::warning(events::WORKLOAD_FINISHED, message)
             } else {
                 let message = format!(
                     "{name} has finished ({how}), and this pod was not part of that run. Delete the pods of that run ({}), \
                      or create this pod in a group with another name",
                     some_of(&of_run)
                 );
-                NewEvent::warning(events::POD_GROUP_FINISHED, message)
+                PlannedEvent::warning(events::POD_GROUP_FINISHED, message)
             };
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
@@ -482,7 +482,7 @@ impl Reconcile<'_> {
             let message = format!(
                 "The pod is kept until a replacement is created in {name}; to end the group, delete its Workload"
             );
-            let event = NewEvent::normal(events::WAITING_FOR_REPLACEMENT, message);
+            let event = PlannedEvent::normal(events::WAITING_FOR_REPLACEMENT, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }
@@ -491,7 +491,7 @@ impl Reconcile<'_> {
     fn requeue_scaled_up(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
-            Err(message) => return self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
+            Err(message) => return self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
         };
         sanitize(&mut pod_sets);
         let sizes =
@@ -536,7 +536,7 @@ impl Reconcile<'_> {
             return Ok(false);
         }
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.report(NewEvent::normal(
+        self.report(PlannedEvent::normal(
             events::UPDATED_WORKLOAD,
             format!("Updated workload: {}", ObjectKey::of(workload)),
         ));
@@ -615,7 +615,7 @@ impl Reconcile<'_> {
         }
         for pod in started {
             self.plan.steps.push(Step::Patch(Box::new(pod.clone())));
-            let event = NewEvent::normal(events::STARTED, format!("Admitted by clusterQueue {queue}"));
+            let event = PlannedEvent::normal(events::STARTED, format!("Admitted by clusterQueue {queue}"));
             self.plan.steps.push(Step::EventAbout(Box::new(pod), event));
         }
     }
@@ -642,7 +642,7 @@ impl Reconcile<'_> {
             for pod in self.group.pods().iter().filter(|pod| !group::is_deleting(pod)) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
             }
-            self.report(NewEvent::normal(events::DELETED, "Deleted pods: deactivation retention period expired"));
+            self.report(PlannedEvent::normal(events::DELETED, "Deleted pods: deactivation retention period expired"));
         }
     }
 
@@ -658,7 +658,7 @@ impl Reconcile<'_> {
                 self.plan.steps.push(Step::PatchStatus(Box::new(marked)));
             }
             self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-            let event = NewEvent::normal(events::STOPPED, message);
+            let event = PlannedEvent::normal(events::STOPPED, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }

@@ -201,7 +201,7 @@ fn a_failed_creation_is_retried_within_the_admission_grace_period() {
     let decision = world.outcome(0, &refused);
     assert_eq!((world.status.phase, world.status.resetting_count), (Phase::Resetting, 1));
     assert_eq!(world.condition("Unhealthy"), ("True", "CreateFailed"));
-    assert_eq!(decision.notices[0].message, "CreateFailed: error creating components: no quota");
+    assert_eq!(decision.events[0].message, "CreateFailed: error creating components: no quota");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn unhealthy_nodes_reset_without_counting_until_the_limit_is_reached() {
     let decision = world.step();
     assert_eq!((world.status.phase, world.status.resetting_count), (Phase::Resetting, 0));
     assert_eq!(world.condition("Unhealthy"), ("True", "AutopilotNoExecute"));
-    assert!(decision.notices[0].message.ends_with("nodes: n1 (nvidia.com/gpu)"), "{:?}", decision.notices);
+    assert!(decision.events[0].message.ends_with("nodes: n1 (nvidia.com/gpu)"), "{:?}", decision.events);
     let mut world = running();
     world.status.resetting_count = 3;
     world.observed.pods.leaving = leaving;
@@ -403,7 +403,7 @@ fn a_suspension_ends_although_the_appwrapper_is_resumed_meanwhile() {
     world.spec.suspend = true;
     let decision = world.step();
     assert_eq!(world.status.phase, Phase::Suspending);
-    assert_eq!(decision.notices[0].message, "Externally suspended while in the Running phase");
+    assert_eq!(decision.events[0].message, "Externally suspended while in the Running phase");
     world.spec.suspend = false;
     world.step();
     assert_eq!(world.status.phase, Phase::Suspending);

@@ -4,13 +4,14 @@
 //! with several hosts per replica, all hosts of a replica have the same replica name in a label,
 //! and are created and deleted together.
 
+use berth_runtime::PlannedEvent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::Facts;
-use super::plan::{Creation, Failure, Notice, Plan, Removal, is_dead, is_terminating, label, name, names, state};
+use super::plan::{Creation, Failure, Plan, Removal, is_dead, is_terminating, label, name, names, state};
 use super::pod::{self, NodeType, Place};
 use crate::ray::constants::{REPLICA_INDEX, REPLICA_NAME};
 use crate::ray::names::suffix;
@@ -25,7 +26,7 @@ pub fn plan(facts: &Facts<'_>, group: &WorkerGroupSpec, pods: &[Arc<Pod>], nonce
                 group.group_name,
                 facts.key()
             );
-            plan.notices.push(Notice::normal("DeletedWorkerPod", message));
+            plan.events.push(PlannedEvent::normal("DeletedWorkerPod", message));
         }
     } else if group.hosts() > 1 {
         several_hosts(facts, group, pods, nonce, plan);
@@ -38,8 +39,8 @@ fn remove(plan: &mut Plan, pod: &Arc<Pod>, message: impl FnOnce() -> String) {
     if is_terminating(pod) {
         return;
     }
-    let notice = Some(Notice::normal("DeletedWorkerPod", message()));
-    plan.delete.push(Removal { pod: pod.clone(), notice, failure: Failure::DeleteWorkerPod });
+    let event = Some(PlannedEvent::normal("DeletedWorkerPod", message()));
+    plan.delete.push(Removal { pod: pod.clone(), event, failure: Failure::DeleteWorkerPod });
 }
 
 /// The indexes that are not taken, the lowest first.

@@ -25,7 +25,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_api::frameworks::RayCluster;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, PlannedEvent, Reconciler, Recorder,
+};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -33,7 +35,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use self::facts::Facts;
-use self::plan::{Failure, Notice, Plan};
+use self::plan::{Failure, Plan};
 use self::pod::NodeType;
 use self::status::Observed;
 use super::constants::{CLUSTER, CONTROLLER_NAME, NODE_TYPE, REDIS_FINALIZER, STORAGE_NAMESPACE};
@@ -124,9 +126,8 @@ fn has_finalizer(cluster: &RayCluster) -> bool {
 }
 
 impl ClusterController {
-    fn record(&self, cluster: &RayCluster, notice: &Notice) {
-        let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
-        self.recorder.event(cluster, kind, notice.reason, &notice.message);
+    fn record(&self, cluster: &RayCluster, event: &PlannedEvent) {
+        event.record(&self.recorder, cluster);
     }
 
     fn api<K>(&self, cluster: &RayCluster) -> Api<K>
@@ -192,11 +193,11 @@ impl ClusterController {
             if let Err(error) = self.delete_pod(cluster, &removal.pod).await {
                 let why = berth_runtime::message(&error);
                 let message = format!("Failed deleting Pod {}, {why}", ObjectKey::of(removal.pod.as_ref()));
-                self.record(cluster, &Notice::warning(removal.failure.event(), message));
+                self.record(cluster, &PlannedEvent::warning(removal.failure.event(), message));
                 return Err((removal.failure, error));
             }
-            if let Some(notice) = &removal.notice {
-                self.record(cluster, notice);
+            if let Some(event) = &removal.event {
+                self.record(cluster, event);
             }
         }
         let pods: Api<Pod> = self.api(cluster);
@@ -209,18 +210,18 @@ impl ClusterController {
                 Ok(created) => {
                     let message = format!("Created {what} Pod {}", ObjectKey::of(&created));
                     self.pods.observe(created);
-                    self.record(cluster, &Notice::normal(reason, message));
+                    self.record(cluster, &PlannedEvent::normal(reason, message));
                 }
                 Err(error) => {
                     let why = without_drawn_name(&berth_runtime::message(&error));
                     let message =
                         format!("Failed to create {what} Pod for the cluster {}, {why}", ObjectKey::of(cluster));
-                    self.record(cluster, &Notice::warning(failure.event(), message));
+                    self.record(cluster, &PlannedEvent::warning(failure.event(), message));
                     return Err((failure, error));
                 }
             }
         }
-        plan.notices.iter().for_each(|notice| self.record(cluster, notice));
+        plan.events.iter().for_each(|event| self.record(cluster, event));
         Ok(())
     }
 
@@ -294,7 +295,7 @@ impl ClusterController {
                 redis::timeout(facts).as_secs(),
                 facts.annotations.get(STORAGE_NAMESPACE).map_or(facts.uid, String::as_str)
             );
-            self.record(cluster, &Notice::warning("ForceDeletedStuckCluster", message));
+            self.record(cluster, &PlannedEvent::warning("ForceDeletedStuckCluster", message));
             return Ok(Action::Wait);
         }
         let wait = Action::After(left.unsigned_abs());
@@ -318,13 +319,13 @@ impl ClusterController {
             Ok(created) => {
                 self.jobs.observe(created);
                 let message = format!("Created Redis cleanup Job {key}");
-                self.record(cluster, &Notice::normal("CreatedRedisCleanupJob", message));
+                self.record(cluster, &PlannedEvent::normal("CreatedRedisCleanupJob", message));
                 Ok(())
             }
             Err(error) if berth_runtime::is_already_exists(&error) => Ok(()),
             Err(error) => {
                 let message = format!("Failed to create Redis cleanup Job {key}, {}", berth_runtime::message(&error));
-                self.record(cluster, &Notice::warning("FailedToCreateRedisCleanupJob", message));
+                self.record(cluster, &PlannedEvent::warning("FailedToCreateRedisCleanupJob", message));
                 Err(error.into())
             }
         }

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use berth_api::frameworks::RayCluster;
-use berth_runtime::{Error, ObjectKey};
+use berth_runtime::{Error, ObjectKey, PlannedEvent};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimSpec, Secret, Service, ServiceAccount, VolumeResourceRequirements,
@@ -18,7 +18,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::facts::Facts;
-use super::plan::Notice;
 use super::{ClusterController, access, ingress, services};
 use crate::ray::constants::{CLUSTER, ENABLE_SERVE_SERVICE};
 use crate::ray::types::GcsStorage;
@@ -66,7 +65,7 @@ impl ClusterController {
                     let message = "Please specify a port named 'serve' (or with the prefix 'serve-', e.g. \
                                    'serve-grpc') in the Ray head container; otherwise, the Kubernetes service for Ray \
                                    Serve will not be created.";
-                    self.record(cluster, &Notice::warning(SERVICE.failed, message.to_owned()));
+                    self.record(cluster, &PlannedEvent::warning(SERVICE.failed, message.to_owned()));
                 }
             }
         }
@@ -93,13 +92,13 @@ impl ClusterController {
         let key = ObjectKey::of(object);
         match berth_runtime::write::create(api, &PostParams::default(), object).await {
             Ok(created) => {
-                self.record(cluster, &Notice::normal(words.created, format!("Created {} {key}", words.kind)));
+                self.record(cluster, &PlannedEvent::normal(words.created, format!("Created {} {key}", words.kind)));
                 Ok(Some(created))
             }
             Err(error) if berth_runtime::is_already_exists(&error) => Ok(None),
             Err(error) => {
                 let message = format!("Failed creating {} {key}, {}", words.kind, berth_runtime::message(&error));
-                self.record(cluster, &Notice::warning(words.failed, message));
+                self.record(cluster, &PlannedEvent::warning(words.failed, message));
                 Err(error.into())
             }
         }
@@ -124,7 +123,7 @@ impl ClusterController {
              exist. Create it, or leave serviceAccountName empty to have one created.",
             facts.key()
         );
-        self.record(cluster, &Notice::warning("AutoscalerServiceAccountNotFound", message.clone()));
+        self.record(cluster, &PlannedEvent::warning("AutoscalerServiceAccountNotFound", message.clone()));
         Err(message.into())
     }
 
@@ -179,7 +178,7 @@ impl ClusterController {
                  start until it exists",
                 storage.claim_name, facts.namespace
             );
-            self.record(cluster, &Notice::warning(CLAIM.failed, message));
+            self.record(cluster, &PlannedEvent::warning(CLAIM.failed, message));
         }
         Ok(())
     }

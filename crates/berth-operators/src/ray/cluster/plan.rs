@@ -1,5 +1,6 @@
 //! Which pods of a cluster are created and deleted: a pure function of the cluster and its pods.
 
+use berth_runtime::PlannedEvent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -53,36 +54,13 @@ impl Failure {
     }
 }
 
-/// An event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// True for type Warning.
-    pub is_warning: bool,
-    /// Reason.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
-}
-
-impl Notice {
-    /// An event of type Normal.
-    pub fn normal(reason: &'static str, message: String) -> Self {
-        Self { is_warning: false, reason, message }
-    }
-
-    /// An event of type Warning.
-    pub fn warning(reason: &'static str, message: String) -> Self {
-        Self { is_warning: true, reason, message }
-    }
-}
-
 /// A pod to delete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Removal {
     /// The pod.
     pub pod: Arc<Pod>,
     /// Its event, recorded after the deletion.
-    pub notice: Option<Notice>,
+    pub event: Option<PlannedEvent>,
     /// The failure to report if the deletion fails.
     pub failure: Failure,
 }
@@ -104,7 +82,7 @@ pub struct Plan {
     /// Pods to create.
     pub create: Vec<Creation>,
     /// Events to record after all writes have succeeded.
-    pub notices: Vec<Notice>,
+    pub events: Vec<PlannedEvent>,
     /// True if the pods need a further plan, for example once deleted pods no longer exist. Until
     /// then, the cluster is not ready.
     pub is_interim: bool,
@@ -116,7 +94,7 @@ impl Plan {
     pub fn delete_all(&mut self, pods: &[Arc<Pod>], failure: Failure) -> bool {
         let left = pods.iter().filter(|pod| !is_terminating(pod));
         let count = self.delete.len();
-        self.delete.extend(left.map(|pod| Removal { pod: pod.clone(), notice: None, failure }));
+        self.delete.extend(left.map(|pod| Removal { pod: pod.clone(), event: None, failure }));
         self.delete.len() > count
     }
 }
@@ -188,7 +166,7 @@ pub fn plan(
     if status.is_true(condition::SUSPENDING) {
         if plan.delete_all(pods, Failure::DeleteAllPods) {
             let message = format!("Deleted Pods for RayCluster {} due to suspension", facts.key());
-            plan.notices.push(Notice::normal("DeletedPod", message));
+            plan.events.push(PlannedEvent::normal("DeletedPod", message));
         }
         return plan;
     }
@@ -204,7 +182,7 @@ pub fn plan(
                 "Deleted all Pods for RayCluster {} due to spec change with Recreate upgradeStrategy",
                 facts.key()
             );
-            plan.notices.push(Notice::normal("DeletedPod", message));
+            plan.events.push(PlannedEvent::normal("DeletedPod", message));
         }
         plan.is_interim = true;
         return plan;
@@ -239,8 +217,8 @@ fn plan_head(facts: &Facts<'_>, status: &RayClusterStatus, heads: &[Arc<Pod>], h
         [head] if is_dead(head) => {
             if !is_terminating(head) {
                 let message = format!("Deleted head Pod {}/{}; {}", facts.namespace, name(head), state(head));
-                let notice = Some(Notice::normal("DeletedHeadPod", message));
-                plan.delete.push(Removal { pod: head.clone(), notice, failure: Failure::DeleteHeadPod });
+                let event = Some(PlannedEvent::normal("DeletedHeadPod", message));
+                plan.delete.push(Removal { pod: head.clone(), event, failure: Failure::DeleteHeadPod });
             }
             plan.is_interim = true;
             false
@@ -250,7 +228,7 @@ fn plan_head(facts: &Facts<'_>, status: &RayClusterStatus, heads: &[Arc<Pod>], h
             let names: Vec<_> = several.iter().map(|pod| name(pod)).collect();
             let message =
                 format!("{} head pods found [{}]. Please delete extra head pods", names.len(), names.join(" "));
-            plan.notices.push(Notice::warning("PodReconciliationError", message));
+            plan.events.push(PlannedEvent::warning("PodReconciliationError", message));
             plan.is_interim = true;
             false
         }

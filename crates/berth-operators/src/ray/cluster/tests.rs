@@ -198,7 +198,7 @@ fn a_dead_worker_is_deleted_before_its_replacement_is_made() {
     let plan = planned(&cluster, &json!({}), &pods);
     assert_eq!(deleted(&plan), ["demo-small-worker-1"]);
     assert!(plan.create.is_empty() && plan.is_interim);
-    let message = &plan.delete[0].notice.as_ref().unwrap().message;
+    let message = &plan.delete[0].event.as_ref().unwrap().message;
     assert_eq!(
         message,
         "Deleted worker Pod team/demo-small-worker-1; Pod status: Failed; Pod restart policy: Always; Ray container \
@@ -272,7 +272,7 @@ fn a_suspended_group_has_no_pods() {
     spec["workerGroupSpecs"][0]["suspend"] = json!(true);
     let plan = planned(&RayCluster { spec, ..cluster }, &json!({}), &pods);
     assert_eq!(deleted(&plan), ["demo-small-worker-1", "demo-small-worker-2"]);
-    assert_eq!(plan.notices[0].message, "Deleted all pods for suspended worker group small in RayCluster team/demo");
+    assert_eq!(plan.events[0].message, "Deleted all pods for suspended worker group small in RayCluster team/demo");
 }
 
 /// A cluster with a group of TPU slices of two hosts.
@@ -357,7 +357,7 @@ fn a_second_head_stops_the_plan_with_a_warning() {
     let mut pods = made(&cluster, "Running");
     pods.push(pods[0].clone());
     let plan = planned(&cluster, &json!({}), &pods);
-    assert!(plan.is_interim && plan.notices[0].message.starts_with("2 head pods found ["));
+    assert!(plan.is_interim && plan.events[0].message.starts_with("2 head pods found ["));
 }
 
 #[test]

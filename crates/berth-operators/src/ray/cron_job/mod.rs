@@ -8,13 +8,13 @@ pub mod plan;
 use std::collections::BTreeMap;
 
 use berth_api::frameworks::{RayCronJob, RayJob};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, PlannedEvent, Reconciler, Recorder};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use berth_runtime::Writer;
-use plan::{Notice, plan};
+use plan::plan;
 
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager) {
@@ -26,7 +26,7 @@ pub fn install(manager: &mut Manager) {
         write: Writer::new(manager, &cron_jobs),
         write_job: Writer::new(manager, &jobs),
         cron_jobs: cron_jobs.clone(),
-        notices: Mutex::default(),
+        events: Mutex::default(),
     };
     manager.controller("raycronjob").watch_self(&cron_jobs).run(controller);
 }
@@ -37,22 +37,21 @@ struct Controller {
     cron_jobs: Cache<RayCronJob>,
     write: Writer<RayCronJob>,
     write_job: Writer<RayJob>,
-    /// The notice of each RayCronJob's last step. After a restart of the operator, the event of an
-    /// unchanged notice is recorded again.
-    notices: Mutex<BTreeMap<ObjectKey, Option<Notice>>>,
+    /// The event of each RayCronJob's last step. After a restart of the operator, the event of an
+    /// unchanged event is recorded again.
+    events: Mutex<BTreeMap<ObjectKey, Option<PlannedEvent>>>,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(cron_job) = self.cron_jobs.get(&key) else {
-            self.notices.lock().remove(&key);
+            self.events.lock().remove(&key);
             return Ok(Action::Wait);
         };
         let step = plan(&cron_job, self.clock.now());
-        let before = self.notices.lock().insert(key, step.notice.clone()).flatten();
-        if let Some(notice) = step.notice.filter(|notice| Some(notice) != before.as_ref()) {
-            let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(cron_job.as_ref(), kind, notice.reason, &notice.message);
+        let before = self.events.lock().insert(key, step.event.clone()).flatten();
+        if let Some(event) = step.event.filter(|event| Some(event) != before.as_ref()) {
+            event.record(&self.recorder, cron_job.as_ref());
         }
         if let Some(job) = &step.create {
             let name = format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_api::frameworks::{RayCronJob, RayJob};
 use berth_apimachinery::cron::Schedule;
 use berth_apimachinery::times::time_zone;
-use berth_runtime::stamp;
+use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -64,20 +64,9 @@ pub struct Plan {
     /// The new status.
     pub status: RayCronJobStatus,
     /// What keeps RayJobs from starting.
-    pub notice: Option<Notice>,
+    pub event: Option<PlannedEvent>,
     /// Time until the next RayJob is due.
     pub after: Option<Duration>,
-}
-
-/// An event about why a RayCronJob starts no RayJobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// True for an event of type Warning.
-    pub is_warning: bool,
-    /// Reason.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
 }
 
 /// Plans the next step.
@@ -92,13 +81,13 @@ pub fn plan(cron_job: &RayCronJob, now: Timestamp) -> Plan {
         Err(problem) => {
             let key = format!("{}/{}", cron_job.namespace().unwrap_or_default(), cron_job.name_any());
             let (reason, message) = ("InvalidRayCronJobSpec", format!("{key}: {problem}"));
-            plan.notice = Some(Notice { is_warning: true, reason, message });
+            plan.event = Some(PlannedEvent::warning(reason, message));
             return plan;
         }
     };
     if spec.suspend == Some(true) {
         let (reason, message) = ("SuspendedRayCronJob", "RayCronJob suspended, no new RayJobs will be created");
-        plan.notice = Some(Notice { is_warning: false, reason, message: message.to_owned() });
+        plan.event = Some(PlannedEvent::normal(reason, message));
         return plan;
     }
     let created = cron_job.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -200,8 +189,8 @@ mod tests {
 
     fn check(fields: Value, expected: &str) {
         let step = plan(&cron_job(fields.clone()), at("2026-01-05T09:05:00Z"));
-        let notice = step.notice.unwrap();
-        assert_eq!((step.create, notice.message.as_str()), (None, expected), "{fields}");
+        let event = step.event.unwrap();
+        assert_eq!((step.create, event.message.as_str()), (None, expected), "{fields}");
     }
 
     #[test]
