@@ -67,6 +67,16 @@ pub(crate) struct DeviceNumber {
     pub minor: u32,
 }
 
+/// The CPU shares of version 1 for a request in thousandths of a CPU, as in kubelets.
+fn cpu_shares(milli: u64) -> u64 {
+    (milli * 1024 / 1000).clamp(2, 262_144)
+}
+
+/// The CPU weight of version 2 for shares of version 1, as in kubelets.
+fn cpu_weight(shares: u64) -> u64 {
+    1 + (shares - 2) * 9999 / 262_142
+}
+
 impl Group {
     /// The group with this name within this one.
     pub fn child(&self, name: &str) -> Self {
@@ -98,12 +108,29 @@ impl Group {
         {
             hierarchy::enable(parent)?;
         }
+        self.weigh_parent();
         Ok(())
+    }
+
+    /// Gives the parent of all pods' groups the weight of the machine's CPUs, as kubelets do. By
+    /// default all pods together would weigh as much as one process of the host.
+    fn weigh_parent(&self) {
+        let parent =
+            |folder: &PathBuf| folder.parent().filter(|parent| parent.ends_with(hierarchy::PARENT)).map(Path::to_owned);
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        let shares = cpu_shares(cpus * 1000);
+        // Without the right to write the file, the default remains.
+        if let Some(folder) = self.v1.get("cpu").and_then(parent) {
+            let _ = write(&folder, "cpu.shares", &shares.to_string());
+        }
+        if let Some(folder) = self.v2.as_ref().and_then(parent) {
+            let _ = write(&folder, "cpu.weight", &cpu_weight(shares).to_string());
+        }
     }
 
     /// Sets limits. Skips controllers that the machine does not have.
     pub fn limit(&self, limits: &Limits, pids_max: Option<u64>) -> io::Result<()> {
-        let shares = (limits.cpu_request_milli * 1024 / 1000).clamp(2, 262_144);
+        let shares = cpu_shares(limits.cpu_request_milli);
         let quota = limits.cpu_milli.map(|milli| (milli * CPU_PERIOD_MICROS / 1000).max(1000));
         if let Some(folder) = self.v1.get("cpu") {
             write(folder, "cpu.shares", &shares.to_string())?;
@@ -121,7 +148,7 @@ impl Group {
             write(folder, "pids.max", &pids.to_string())?;
         }
         let Some(folder) = &self.v2 else { return Ok(()) };
-        write(folder, "cpu.weight", &(1 + (shares - 2) * 9999 / 262_142).to_string())?;
+        write(folder, "cpu.weight", &cpu_weight(shares).to_string())?;
         if let Some(quota) = quota {
             write(folder, "cpu.max", &format!("{quota} {CPU_PERIOD_MICROS}"))?;
         }
@@ -363,6 +390,17 @@ mod tests {
         assert_eq!(read(folder.path(), "cpu.weight"), "39");
         assert_eq!(read(folder.path(), "memory.max"), "67108864");
         assert_eq!(read(folder.path(), "pids.max"), "100");
+    }
+
+    #[test]
+    fn the_parent_of_all_pods_weighs_as_much_as_the_cpus_of_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let parent =
+            Group { v1: BTreeMap::from([("cpu".to_owned(), folder.path().join(hierarchy::PARENT))]), v2: None };
+        parent.child("pod").create().unwrap();
+        let shares: u64 = read(&folder.path().join(hierarchy::PARENT), "cpu.shares").parse().unwrap();
+        assert_eq!(shares, std::thread::available_parallelism().unwrap().get() as u64 * 1024);
+        assert!(!folder.path().join("cpu.shares").exists(), "the group of this process keeps its weight");
     }
 
     #[test]
