@@ -313,7 +313,8 @@ fn the_ray_job_of_the_tpu_scenario_trains_on_a_slice_from_the_queue_of_the_cloud
     cluster.wait_until("the RayCluster to be deleted", PATIENCE, |cluster| {
         cluster.get(&["rayclusters"])["items"].as_array().is_some_and(Vec::is_empty)
     });
-    let queue = cluster.get(&["clusterqueue", "cluster-queue"]);
-    assert_eq!(queue["status"]["reservingWorkloads"].as_u64().unwrap_or(0), 0, "{queue:#}");
+    cluster.wait_until("the quota to be returned", PATIENCE, |cluster| {
+        cluster.get(&["clusterqueue", "cluster-queue"])["status"]["reservingWorkloads"].as_u64().unwrap_or(0) == 0
+    });
     cluster.interrupt();
 }
