@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::source::SourceOptions;
-use super::{Common, forecasts};
+use super::{Common, Output, forecasts};
 use crate::forecast::backtest::{Backtest, Errors, backtest};
 use crate::live::forecast::{self, Plan};
 use crate::objects::Template;
@@ -43,15 +43,6 @@ pub struct Options {
     /// Format of the report.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
-}
-
-/// Format of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Text.
-    Table,
-    /// One JSON object.
-    Json,
 }
 
 /// Forecasts for the waiting jobs of a snapshot, as the report to print.

@@ -21,6 +21,15 @@ use crate::policy::built_in::BuiltIn;
 use crate::policy::{Policy, Prices, file};
 use crate::trace::{self, Format, Selection, Trace, openb};
 
+/// Format of a report on jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Text.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
 /// The part of a trace to use, and the policies.
 #[derive(Debug, Args)]
 pub struct Common {

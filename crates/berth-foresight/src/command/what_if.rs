@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use berth_apimachinery::printed::Table;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::Output;
 use super::forecasts::{from_now, timestamp};
 use super::source::SourceOptions;
 use crate::live::what_if::{Comparison, Fate, Figures, Row, compare};
@@ -45,15 +46,6 @@ pub struct Options {
     /// Format of the report.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
-}
-
-/// Format of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Text.
-    Table,
-    /// One JSON object.
-    Json,
 }
 
 /// Compares a state with and without the changes, as the report to print.
