@@ -23,24 +23,17 @@ fn cluster_queues(facts: &Facts<'_>, findings: &mut Findings) {
     for queue in &facts.queues {
         let object = ObjectRef::cluster("ClusterQueue", &queue.name);
         let source = facts.queue_source(&queue.name);
-        if queue.namespace_selector.is_none() {
-            let message = "spec.namespaceSelector is not set, which selects no namespace";
-            let help = "set it to {} to select all namespaces";
-            findings.add(
-                "queue-selects-no-namespace",
-                object.clone(),
-                source,
-                text("spec.namespaceSelector", message, help),
-            );
+        let selects_none = if queue.namespace_selector.is_none() {
+            Some(("is not set, which selects no namespace", "set it to {} to select all namespaces"))
         } else if selects_none(facts, queue) {
-            let message = "spec.namespaceSelector matches no namespace of the set";
-            let help = "correct the selector, or label the namespaces";
-            findings.add(
-                "queue-selects-no-namespace",
-                object.clone(),
-                source,
-                text("spec.namespaceSelector", message, help),
-            );
+            Some(("matches no namespace of the set", "correct the selector, or label the namespaces"))
+        } else {
+            None
+        };
+        if let Some((problem, help)) = selects_none {
+            let field = "spec.namespaceSelector";
+            let finding = text(field, format!("{field} {problem}"), help);
+            findings.add("queue-selects-no-namespace", object.clone(), source, finding);
         }
         // Without any LocalQueue, the set has only the administrator's part.
         if !targets.contains(&*queue.name) && !targets.is_empty() && !lends(queue) {
