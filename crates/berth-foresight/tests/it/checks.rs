@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use berth_api::berth::NodePool;
-use berth_cluster::{Site, pools};
+use berth_cluster::pools;
 use berth_foresight::check::{Finding, RULES, Severity, check, report};
 use berth_foresight::command::check as command;
 use berth_foresight::objects::{Objects, read};
@@ -109,13 +109,7 @@ spec:
 "#;
 
 fn template(pool: &NodePool) -> Vec<Node> {
-    let site = Site {
-        cluster: "test".to_owned(),
-        region: "us-central1".to_owned(),
-        version: String::new(),
-        seed: 0,
-        taints_simulated: false,
-    };
+    let site = crate::site();
     vec![pools::template(pool, &site, "us-central1-a", "node")]
 }
 

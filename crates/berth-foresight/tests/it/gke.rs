@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_api::berth::NodePool;
-use berth_cluster::{Site, pools};
+use berth_cluster::pools;
 use berth_embedded::{Embedded, Options};
 use berth_foresight::command::check::documents;
 use berth_foresight::live::State;
@@ -48,13 +48,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 17] = [
 ];
 
 fn template(pool: &NodePool) -> Vec<Node> {
-    let site = Site {
-        cluster: "test".to_owned(),
-        region: "us-central1".to_owned(),
-        version: String::new(),
-        seed: 0,
-        taints_simulated: false,
-    };
+    let site = crate::site();
     pools::zones(pool, &site).iter().map(|zone| pools::template(pool, &site, zone, "node")).collect()
 }
 

@@ -12,6 +12,7 @@ mod real;
 mod replays;
 mod snapshots;
 
+use berth_cluster::Site;
 use berth_foresight::trace::{Trace, read};
 
 /// A small trace in Berth's own format: two teams on CPUs.
@@ -27,4 +28,15 @@ a3,30,10,,a,amy,1,1,0
 /// A trace of this text.
 pub fn trace(text: &str) -> Trace {
     read("small.csv", text.as_bytes(), None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The place of the nodes of pools.
+pub fn site() -> Site {
+    Site {
+        cluster: "test".to_owned(),
+        region: "us-central1".to_owned(),
+        version: String::new(),
+        seed: 0,
+        taints_simulated: false,
+    }
 }

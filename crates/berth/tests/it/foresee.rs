@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -81,19 +80,11 @@ fn job(name: &str) -> String {
 /// Repeats a command until its output has a text.
 fn eventually(cluster: &Cluster, arguments: &[&str], wanted: &str) -> String {
     let mut output = String::new();
-    for _ in 0..300 {
+    cluster.wait_until(&format!("berth {arguments:?} to show {wanted:?}"), 60, |cluster| {
         output = text(&berth(Some(cluster), arguments).stdout);
-        if output.contains(wanted) {
-            return output;
-        }
-        pause();
-    }
-    panic!("berth {arguments:?} does not show {wanted:?}:\n{output}");
-}
-
-#[expect(clippy::disallowed_methods, reason = "the cluster is another process, which runs on real time")]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(200));
+        output.contains(wanted)
+    });
+    output
 }
 
 fn apply(cluster: &Cluster, folder: &Path, name: &str, manifests: &str) -> String {
