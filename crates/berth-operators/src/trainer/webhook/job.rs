@@ -337,7 +337,7 @@ mod tests {
         let env = json!({"containers": [{"name": "node", "env": [{"name": "A"}]}]});
         assert!(errors(patched("node", env))[0].contains("must not have envs for the dataset-initializer"));
         let mut named = patched("node", json!({}));
-        named[0]["manager"] = json!("nobody");
+        named[0]["manager"] = json!("another-manager");
         assert!(errors(named)[0].starts_with("spec.runtimePatches.manager:"));
     }
 
