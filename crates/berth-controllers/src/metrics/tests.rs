@@ -195,6 +195,23 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 #[test]
+fn the_series_of_a_deleted_cohort_start_anew_with_its_next_change() {
+    let world = World::new(&Config::default());
+    world.cluster_queue("a", Some("all"), 2);
+    world.local_queue("lq", "a", json!({}));
+    let quota = ["{cohort=all,flavor=default,resource=cpu} 2"];
+    assert_eq!(world.samples("kueue_cohort_subtree_quota"), quota, "a cohort does not need an object");
+    world.metrics.cohort_deleted("all");
+    for _ in 0..2 {
+        assert_eq!(world.samples("kueue_cohort_subtree_quota"), [""; 0]);
+        assert_eq!(world.samples("kueue_cohort_info"), [""; 0]);
+    }
+    world.workload("runs", "lq", 1, |_| {});
+    world.cycle();
+    assert_eq!(world.samples("kueue_cohort_subtree_quota"), quota);
+}
+
+#[test]
 fn gauges_show_only_existing_queues() {
     let world = World::new(&Config { resource_metrics: true, ..Config::default() });
     world.cluster_queue("a", Some("all"), 2);
