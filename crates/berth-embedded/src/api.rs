@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
+use berth_apimachinery::exposition::Exposition;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::admission::pod_security::PodSecurity;
@@ -123,7 +124,8 @@ impl Apiserver {
         }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
-        config.metrics = Some(Arc::new(Figures { controllers: installed.clone(), operators: options.operators }));
+        let figures = Figures { controllers: installed.clone(), operators: options.operators };
+        config.metrics = Some(Arc::new(figures));
         config.front_proxy = options.front_proxy;
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
@@ -246,10 +248,11 @@ struct Figures {
 }
 
 impl berth_apiserver::Metrics for Figures {
-    fn text(&self) -> String {
-        let installed = self.controllers.installed();
-        let figures = installed.map(|installed| installed.figures(Role::Standalone)).unwrap_or_default();
-        figures + &self.operators.metrics()
+    fn write(&self, exposition: &mut Exposition) {
+        if let Some(installed) = self.controllers.installed() {
+            installed.write_metrics(Role::Standalone, exposition);
+        }
+        self.operators.write_metrics(exposition);
     }
 }
 

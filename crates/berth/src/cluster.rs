@@ -66,7 +66,11 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let leads = leading.clone();
     let endpoints = Endpoints {
         pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
-        metrics: Arc::new(move || leads.text("berth-cluster") + &requests.text() + &figures.metrics()),
+        metrics: Arc::new(move |exposition| {
+            leads.write("berth-cluster", exposition);
+            requests.write(exposition);
+            figures.write_metrics(exposition);
+        }),
         explain: None,
     };
     let mut tasks = JoinSet::new();
