@@ -16,6 +16,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
+use berth_cluster::kube_state::KubeState;
 use berth_cluster::metrics::ClusterMetrics;
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::metrics::Role;
@@ -84,6 +85,7 @@ pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
     metrics: ClusterMetrics,
+    state: KubeState,
     streams: Streams,
     installed: Controllers,
 }
@@ -124,7 +126,8 @@ impl Apiserver {
         }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
-        let figures = Figures { controllers: installed.clone(), operators: options.operators };
+        let state = KubeState::default();
+        let figures = Figures { controllers: installed.clone(), operators: options.operators, state: state.clone() };
         config.metrics = Some(Arc::new(figures));
         config.front_proxy = options.front_proxy;
         if !options.controllers_elsewhere {
@@ -156,7 +159,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, metrics: metrics.source(), streams, installed })
+        Ok(Self { server, logs, metrics: metrics.source(), state, streams, installed })
     }
 
     /// The server, for a listener.
@@ -173,6 +176,12 @@ impl Apiserver {
     /// simulated.
     pub fn metrics(&self) -> ClusterMetrics {
         self.metrics.clone()
+    }
+
+    /// Writes the metrics of the cluster's objects that `/metrics` serves; none until it is connected
+    /// to a cluster.
+    pub fn state(&self) -> KubeState {
+        self.state.clone()
     }
 
     /// The runtimes whose pods `pods/exec` and similar subresources reach; none until nodes are
@@ -245,6 +254,7 @@ impl Controllers {
 struct Figures {
     controllers: Controllers,
     operators: berth_operators::Options,
+    state: KubeState,
 }
 
 impl berth_apiserver::Metrics for Figures {
@@ -253,6 +263,7 @@ impl berth_apiserver::Metrics for Figures {
             installed.write_metrics(Role::Standalone, exposition);
         }
         self.operators.write_metrics(exposition);
+        self.state.write(exposition);
     }
 }
 

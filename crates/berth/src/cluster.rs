@@ -55,7 +55,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let seed = process::entropy()?;
     let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
     let operators = berth_operators::Options::from(&cluster.configuration.operators);
-    let figures = operators.clone();
+    let (figures, state) = (operators.clone(), cluster.state.clone());
     let install: component::Install = Box::new(move |manager| {
         berth_cluster::install(manager, cluster.clone());
         berth_operators::install(manager, operators.clone());
@@ -70,6 +70,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
             leads.write("berth-cluster", exposition);
             requests.write(exposition);
             figures.write_metrics(exposition);
+            state.write(exposition);
         }),
         explain: None,
     };
