@@ -264,6 +264,7 @@ impl berth_apiserver::Metrics for Figures {
         }
         self.operators.write_metrics(exposition);
         self.state.write(exposition);
+        berth_runtime::process::write(exposition);
     }
 }
 

@@ -20,12 +20,14 @@ mod kinds;
 mod leader;
 mod manager;
 mod packing;
+pub mod process;
 mod projection;
 mod queue;
 mod selection;
 mod takeover;
 mod turns;
 mod wire;
+mod work;
 pub mod write;
 mod writer;
 
@@ -39,6 +41,7 @@ pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
 pub use selection::{InvalidItem, Selection};
 pub use wire::decode;
+pub use work::Work;
 pub use writer::{Writer, Written, is_controlled_by, owned_by};
 
 use std::fmt;

@@ -61,7 +61,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
         berth_operators::install(manager, operators.clone());
     });
     install(&mut manager);
-    let caches = manager.cache_state();
+    let (caches, work) = (manager.cache_state(), manager.work());
     let leading = Leading::default();
     let leads = leading.clone();
     let endpoints = Endpoints {
@@ -71,6 +71,8 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
             requests.write(exposition);
             figures.write_metrics(exposition);
             state.write(exposition);
+            work.write(exposition);
+            berth_runtime::process::write(exposition);
         }),
         explain: None,
     };

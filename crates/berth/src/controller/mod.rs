@@ -225,6 +225,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             }
             leads.write(rights::NAME, exposition);
             requests.write(exposition);
+            berth_runtime::process::write(exposition);
         }),
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
             let starting = || Status::service_unavailable("the controllers are starting");
