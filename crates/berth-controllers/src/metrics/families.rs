@@ -14,8 +14,13 @@ enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// Upper bounds of wait times, in seconds.
+/// Upper bounds of wait times, in seconds. All bounds are Kueue's, so that its dashboards hold.
 const WAIT: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
+/// Upper bounds of the wait of cluster queues for admission, and of execution times, in seconds.
+const LONG: &[f64] =
+    &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0, 20480.0, 40960.0];
+/// Upper bounds of the time until a job has a Workload, in seconds.
+const CREATION: &[f64] = &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24];
 /// Upper bounds of a cycle's duration, in seconds; Prometheus' defaults.
 const DECISION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -30,7 +35,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ),
     (
         "kueue_workload_creation_latency_seconds",
-        Histogram(WAIT),
+        Histogram(CREATION),
         "Time from the creation of a job to the creation of its Workload",
     ),
     (
@@ -101,7 +106,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("kueue_replaced_workload_slices_total", Counter, "Slices of elastic workloads replaced by a later slice"),
     ("kueue_preempted_workloads_total", Counter, "Preemptions, by preempting cluster queue and reason"),
     ("kueue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
-    ("kueue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
+    ("kueue_admission_wait_time_seconds", Histogram(LONG), "Time from queueing to admission"),
     ("kueue_admission_checks_wait_time_seconds", Histogram(WAIT), "Time from quota reservation to admission"),
     ("kueue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
     ("kueue_admitted_until_ready_wait_time_seconds", Histogram(WAIT), "Time from admission until all pods are ready"),
@@ -115,7 +120,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
         Histogram(WAIT),
         "Time from the eviction of a workload to the release of its quota",
     ),
-    ("kueue_execution_time_seconds", Histogram(WAIT), "Execution time of finished workloads, over all admissions"),
+    ("kueue_execution_time_seconds", Histogram(LONG), "Execution time of finished workloads, over all admissions"),
     ("kueue_local_queue_pending_workloads", Gauge, "Pending workloads, by local queue and status"),
     ("kueue_local_queue_unadmitted_workloads", Gauge, "Unadmitted workloads, by reason and underlying cause"),
     ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, by local queue"),
@@ -152,7 +157,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ),
     (
         "kueue_local_queue_execution_time_seconds",
-        Histogram(WAIT),
+        Histogram(LONG),
         "Execution time of finished workloads, over all admissions",
     ),
 ];
