@@ -44,6 +44,7 @@ pub use stores::Stores;
 
 use std::sync::Arc;
 
+use berth_apimachinery::exposition::Exposition;
 use berth_runtime::{Kinds, Manager};
 use k8s_openapi::api::apps::v1::StatefulSet;
 
@@ -65,8 +66,10 @@ pub struct Installed {
 
 impl Installed {
     /// All metrics in the Prometheus text format, for a process in this role.
-    pub fn figures(&self, role: metrics::Role) -> String {
-        self.metrics.text(role) + &self.kinds.text() + &self.decisions.text()
+    pub fn write_metrics(&self, role: metrics::Role, exposition: &mut Exposition) {
+        self.metrics.write(role, exposition);
+        self.kinds.write(exposition);
+        self.decisions.write(exposition);
     }
 }
 

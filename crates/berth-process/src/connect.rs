@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
+use berth_apimachinery::exposition::{Exposition, Family};
 use berth_apiserver::RequestInfo;
 use berth_runtime::Clock;
 use clap::Args;
@@ -155,19 +156,22 @@ impl Requests {
         self.0.lock()
     }
 
-    /// The counts in the Prometheus text format.
+    /// The counts in the Prometheus text format, as `/metrics` of another process has them.
     pub fn text(&self) -> String {
-        const NAME: &str = "berth_kubernetes_requests_total";
-        let counts = self.lock();
-        let mut text = format!("# HELP {NAME} Requests to the Kubernetes API, by verb, resource and response code\n");
-        let _ = writeln!(text, "# TYPE {NAME} counter");
-        for ((verb, group, resource, code), count) in counts.iter() {
-            let _ = writeln!(
-                text,
-                "{NAME}{{verb=\"{verb}\",group=\"{group}\",resource=\"{resource}\",code=\"{code}\"}} {count}"
-            );
+        Exposition::text(|exposition| self.write(exposition))
+    }
+
+    /// Writes the counts as a metric.
+    pub fn write(&self, exposition: &mut Exposition) {
+        const REQUESTS: Family = Family::counter(
+            "berth_kubernetes_requests_total",
+            "Requests to the Kubernetes API, by verb, resource and response code",
+        );
+        for ((verb, group, resource, code), count) in self.lock().iter() {
+            let labels =
+                [("verb", verb.as_str()), ("group", group), ("resource", resource), ("code", &code.to_string())];
+            exposition.add(&REQUESTS, &labels, *count as f64);
         }
-        text
     }
 }
 

@@ -22,6 +22,12 @@ fn counting() -> Metrics {
     Metrics::with(Settings { local_queues: LocalQueues::All, ..Settings::default() }, None)
 }
 
+impl Metrics {
+    fn text(&self, role: Role) -> String {
+        Exposition::text(|exposition| self.write(role, exposition))
+    }
+}
+
 /// The samples of this name, without `replica_role`.
 fn samples(text: &str, name: &str) -> Vec<String> {
     let of = |line: &&str| line.starts_with(&format!("{name}{{"));
