@@ -117,7 +117,7 @@ gates! {
     MultiKueueIncrementalDispatcherRespectConfigOrder: Beta "0.19", on, Missing;
     MultiKueueKubeConfigPathValidation: Beta "0.20", on, Missing;
     MultiKueueManagerQuotaAutomation: Alpha "0.18", off, Missing;
-    MultiKueueOrchestratedPreemption: Alpha "0.17", off, Missing;
+    MultiKueueOrchestratedPreemption: Alpha "0.17", off, Full;
     MultiKueueRemoteSpecSync: Beta "0.20", on, Missing;
     PartialAdmission: Beta "0.5", on, Full;
     PodIntegrationValidateGroupOwner: Beta "0.18", on, Missing;

@@ -14,6 +14,7 @@
 mod brief;
 mod cache;
 mod clock;
+mod conditions;
 mod events;
 mod inform;
 mod kinds;
@@ -34,6 +35,7 @@ mod writer;
 pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
 pub use clock::{Clock, stamp};
+pub use conditions::{condition, set_condition};
 pub use events::{EventType, PlannedEvent, Recorder};
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};

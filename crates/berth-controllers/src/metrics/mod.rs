@@ -34,7 +34,7 @@ use crate::stores::Stores;
 use crate::workload::status;
 use custom::CustomLabels;
 use families::{Series, label};
-use gauges::Source;
+use gauges::{DeletedCohorts, Source};
 use workloads::{Owners, StageCounts};
 
 /// The metrics; clones share them.
@@ -48,6 +48,7 @@ struct Inner {
     /// `None` in tests that only count.
     source: Option<Source>,
     counted: Mutex<Counted>,
+    deleted_cohorts: Mutex<DeletedCohorts>,
 }
 
 #[derive(Default)]
@@ -157,11 +158,18 @@ impl Metrics {
     }
 
     fn with(settings: Settings, source: Option<Source>) -> Metrics {
-        Metrics { inner: Arc::new(Inner { settings, source, counted: Mutex::default() }) }
+        let (counted, deleted_cohorts) = Default::default();
+        Metrics { inner: Arc::new(Inner { settings, source, counted, deleted_cohorts }) }
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.inner.counted.lock()
+    }
+
+    /// A Cohort was deleted. Call it once the engine has applied that. While queues still name the
+    /// cohort, its series start anew with its next change, as in Kueue.
+    pub fn cohort_deleted(&self, name: &str) {
+        self.inner.deleted_cohorts.lock().add(name.into());
     }
 
     /// Counts a cycle, or a part of one, which took `took`. A cycle in several parts is counted
@@ -275,7 +283,7 @@ impl Metrics {
             Some(source) => {
                 let skips = self.counted().skips.clone();
                 // The engine's lock and this one are never held together.
-                let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips);
+                let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips, &self.inner.deleted_cohorts);
                 let mut counted = self.counted();
                 source.stages(&mut gauges, &self.inner.settings, &counted.stages);
                 counted.series.forget(|labels| !source.knows(labels, &self.inner.settings, &cohorts));
