@@ -2,7 +2,7 @@
 //!
 //! Events are counted when they happen ([`workloads`]). State is read from the engine's counts at
 //! each scrape ([`gauges`]), so it has no cost between scrapes, and the series of a queue disappear
-//! with the queue. The HTTP server of `/metrics` calls [`Metrics::text`]. Families and labels are
+//! with the queue. The HTTP server of `/metrics` calls [`Metrics::write`]. Families and labels are
 //! those of Kueue's documentation, so that its dashboards work.
 
 mod custom;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{Cohort, LocalQueue, Workload};
+use berth_apimachinery::exposition::Exposition;
 use berth_engine::{CycleOutcome, Name};
 use berth_runtime::Cache;
 use jiff::Timestamp;
@@ -185,7 +186,7 @@ impl Metrics {
                 let labels = [("result", result.as_str())];
                 counted.series.add("kueue_admission_attempts_total", &labels, 1.0);
                 let seconds = cycle.took.as_secs_f64();
-                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds);
+                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds, None);
                 counted.skips = cycle.skips;
             }
         }
@@ -222,7 +223,8 @@ impl Metrics {
             return;
         }
         let seconds = after.as_secs_f64();
-        self.counted().series.observe("kueue_workload_creation_latency_seconds", &[("job_kind", kind)], seconds);
+        let labels = [("job_kind", kind)];
+        self.counted().series.observe("kueue_workload_creation_latency_seconds", &labels, seconds, None);
     }
 
     /// Counts the removal of a scheduling gate from a pod of an admitted workload.
@@ -234,7 +236,7 @@ impl Metrics {
         let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
         // Clocks of different machines may differ, so a negative duration counts as zero.
         let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
-        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited);
+        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited, None);
     }
 
     /// Counts the events of a workload that was created, updated or deleted. Events before this
@@ -275,8 +277,8 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the Prometheus text format.
-    pub fn text(&self, role: Role) -> String {
+    /// Writes all metrics.
+    pub fn write(&self, role: Role, exposition: &mut Exposition) {
         let mut now = match &self.inner.source {
             Some(source) => {
                 let skips = self.counted().skips.clone();
@@ -292,7 +294,7 @@ impl Metrics {
         now.set("kueue_build_info", &build_info(), 1.0);
         let counted = self.counted();
         let further = |labels: &_| self.inner.settings.custom.of_series(labels, self.inner.source.as_ref());
-        families::text(&[&now, &counted.series], further, &[("replica_role", role.as_str())])
+        families::write(exposition, &[&now, &counted.series], further, &[("replica_role", role.as_str())]);
     }
 }
 
