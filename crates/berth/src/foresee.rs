@@ -118,7 +118,7 @@ async fn of_client(client: &Client) -> anyhow::Result<Snapshot> {
 }
 
 /// The time on the API server's clock. The cluster of `berth up --time-scale` has a clock of its own.
-async fn now(client: &Client) -> anyhow::Result<Timestamp> {
+pub async fn now(client: &Client) -> anyhow::Result<Timestamp> {
     let api: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let review = review.map_err(|error| in_words("the time of the API server", error))?;

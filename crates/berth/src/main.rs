@@ -4,6 +4,7 @@
 #[macro_use]
 extern crate berth_process;
 
+mod accounting;
 mod apiserver;
 mod audit;
 mod check;
@@ -18,6 +19,7 @@ mod identity;
 mod image;
 mod install;
 mod journal;
+mod listing;
 mod node;
 mod node_health;
 mod objects;
@@ -84,6 +86,14 @@ enum Command {
     WhatIf(foresee::WhatIfOptions),
     /// Write the state of a cluster to a file, for forecasts and comparisons elsewhere.
     Snapshot(foresee::SnapshotOptions),
+    /// Report the use of quota in a period: hours, waits, lost work and cost by team, user, queue or
+    /// flavor.
+    Usage(accounting::report::Options),
+    /// Show what happened to a job: its states with times, quota, evictions, decisions and pods.
+    History(accounting::history::Options),
+    /// Explain the last preemption of a job: by which workload and rule, quota and shares before and
+    /// after, and every candidate.
+    WhyPreempted(accounting::history::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -131,6 +141,9 @@ fn main() -> ExitCode {
         Command::Forecast(options) => foresee::forecast(&options),
         Command::WhatIf(options) => foresee::what_if(&options),
         Command::Snapshot(options) => foresee::snapshot(&options),
+        Command::Usage(options) => accounting::report::main(&options),
+        Command::History(options) => accounting::history::main(&options),
+        Command::WhyPreempted(options) => accounting::history::why_preempted(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
