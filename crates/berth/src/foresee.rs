@@ -1,5 +1,6 @@
 //! `berth snapshot`, `berth forecast` and `berth what-if`: the state of a cluster, and its future.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -88,6 +89,11 @@ pub fn what_if(options: &WhatIfOptions) -> anyhow::Result<ExitCode> {
 pub async fn sentence(client: &Client, job: &str) -> anyhow::Result<Option<String>> {
     let snapshot = of_client(client).await?;
     forecast::sentence(&SourceOptions::default(), &snapshot, &objects::template, job)
+}
+
+/// The forecast start of each waiting Workload of the cluster, by namespace and name.
+pub async fn starts(client: &Client) -> anyhow::Result<BTreeMap<(String, String), String>> {
+    forecast::starts(&of_client(client).await?, &objects::template)
 }
 
 /// The snapshot that the options name, or the state of the cluster.

@@ -7,6 +7,7 @@ extern crate berth_process;
 mod accounting;
 mod apiserver;
 mod audit;
+mod batch;
 mod check;
 mod cluster;
 mod component;
@@ -32,6 +33,7 @@ mod up;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use batch::control::Change;
 use berth_process::process;
 use clap::{Parser, Subcommand};
 
@@ -94,6 +96,22 @@ enum Command {
     /// Explain the last preemption of a job: by which workload and rule, quota and shares before and
     /// after, and every candidate.
     WhyPreempted(accounting::history::Options),
+    /// List the jobs that wait and run: state, reason, and with --start a forecast of the start.
+    Queue(batch::lists::QueueOptions),
+    /// List the jobs of a period, ended ones too: state, wait, run time.
+    Jobs(batch::lists::JobsOptions),
+    /// List the nodes: state, and what the pods on them request.
+    Nodes(batch::nodes::Options),
+    /// Submit a command as a queued Job.
+    Submit(batch::submit::Options),
+    /// Hold jobs: they leave their queue, and stop if they run.
+    Hold(batch::control::Options),
+    /// Release jobs that are held.
+    Release(batch::control::Options),
+    /// Stop jobs that run, and queue them again.
+    Requeue(batch::control::Options),
+    /// Cancel jobs: they are stopped and deleted.
+    Cancel(batch::control::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -144,6 +162,14 @@ fn main() -> ExitCode {
         Command::Usage(options) => accounting::report::main(&options),
         Command::History(options) => accounting::history::main(&options),
         Command::WhyPreempted(options) => accounting::history::why_preempted(&options),
+        Command::Queue(options) => batch::lists::queue(&options),
+        Command::Jobs(options) => batch::lists::jobs(&options),
+        Command::Nodes(options) => batch::nodes::main(&options),
+        Command::Submit(options) => batch::submit::main(&options),
+        Command::Hold(options) => batch::control::main(&options, Change::Hold),
+        Command::Release(options) => batch::control::main(&options, Change::Release),
+        Command::Requeue(options) => batch::control::main(&options, Change::Requeue),
+        Command::Cancel(options) => batch::control::main(&options, Change::Cancel),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod app_wrapper_controller;
+mod batch;
 mod bench;
 mod chart;
 mod client_streams;
