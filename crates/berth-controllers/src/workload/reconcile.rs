@@ -269,11 +269,22 @@ impl Reconcile<'_> {
         true
     }
 
+    /// Ends the back-off of a workload whose manager sets no condition Requeued: the integration of
+    /// a job kind that Berth does not know.
     fn requeue_timer(&mut self) -> bool {
         if let Some(left) = self.backoff_left() {
             self.plan.requeue_within(left);
+            return false;
         }
-        false
+        if status::has_quota_reservation(&self.workload) {
+            return false;
+        }
+        let state = self.workload.status.as_mut().and_then(|status| status.requeue_state.as_mut());
+        if state.and_then(|state| state.requeue_at.take()).is_none() {
+            return false;
+        }
+        self.write_status();
+        true
     }
 
     fn backoff_left(&self) -> Option<Duration> {

@@ -272,6 +272,20 @@ fn an_evicted_workload_is_requeued_after_its_cause_ends() {
     }
 }
 
+/// The manager of an external framework may evict without setting the condition Requeued.
+#[test]
+fn a_backoff_without_the_condition_requeued_ends_too() {
+    let mut waits = workload(json!({}));
+    status::set_requeue_state(&mut waits, at("01:00:30"), true);
+    let plan = reconcile_with(&Config::default(), &stores("blue"), &waits);
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(30)));
+    status::status_mut(&mut waits).requeue_state = None;
+    status::set_requeue_state(&mut waits, at("00:59:00"), true);
+    let after = last_status(reconcile_with(&Config::default(), &stores("blue"), &waits)).expect("a write");
+    let state = after.status.and_then(|status| status.requeue_state).expect("the count is kept");
+    assert_eq!((state.count, state.requeue_at), (Some(1), None));
+}
+
 /// Semantics §22: of several reasons for missing quota, the reason that must be resolved first is
 /// reported.
 #[test]

@@ -1,5 +1,7 @@
 //! Runs whole scenarios.
 
 mod examples;
+mod faults;
 mod language;
+mod objects;
 mod week;

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_apimachinery::quantity::Quantity;
 use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -16,29 +15,14 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::objects::{Draw, condition, in_virtual_time, is_true, name, seeds, usage};
+
 const HOUR: Duration = Duration::from_secs(3600);
 const HOURS: u64 = 7 * 24;
 /// Hours after the week in which all jobs must have finished, with plentiful supply.
 const HOURS_AFTER: u64 = 3 * 24;
 const JOBS: u64 = 60;
 const POOLS: [&str; 4] = ["on-demand", "spot", "dws", "tpu"];
-
-/// Random numbers (splitmix64).
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
-    fn between(&mut self, min: u64, max: u64) -> u64 {
-        min + self.below(max - min + 1)
-    }
-}
 
 fn cluster(draw: &mut Draw) -> Value {
     let every = |draw: &mut Draw| format!("{}h", draw.between(1, 8));
@@ -279,45 +263,12 @@ impl World {
     }
 }
 
-fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap_or_default()
-}
-
 fn pool_of(node: &Value) -> &str {
     node["metadata"]["labels"]["cloud.google.com/gke-nodepool"].as_str().unwrap_or_default()
 }
 
 fn resize_of(node: &Value) -> Option<&str> {
     node["metadata"]["labels"]["autoscaling.gke.io/provisioning-request"].as_str()
-}
-
-fn condition<'a>(object: &'a Value, type_: &str) -> Option<&'a Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == type_)
-}
-
-fn is_true(object: &Value, type_: &str) -> bool {
-    condition(object, type_).is_some_and(|condition| condition["status"] == "True")
-}
-
-/// Quota in use by flavor and resource. Pods that have ended use no quota.
-fn usage(workloads: &[Value]) -> BTreeMap<(String, String), i64> {
-    let mut usage = BTreeMap::new();
-    for workload in workloads.iter().filter(|w| is_true(w, "QuotaReserved") && !is_true(w, "Finished")) {
-        let ended = |set: &Value| {
-            let known = workload["status"]["reclaimablePods"].as_array().into_iter().flatten();
-            known.filter(|known| known["name"] == set["name"]).filter_map(|known| known["count"].as_i64()).sum::<i64>()
-        };
-        for set in workload["status"]["admission"]["podSetAssignments"].as_array().into_iter().flatten() {
-            let count = set["count"].as_i64().unwrap_or(1).max(1);
-            let left = count - ended(set);
-            for (resource, flavor) in set["flavors"].as_object().into_iter().flatten() {
-                let amount = set["resourceUsage"][resource].as_str().and_then(|text| Quantity::parse(text).ok());
-                let key = (flavor.as_str().unwrap_or_default().to_owned(), resource.clone());
-                *usage.entry(key).or_insert(0) += amount.map_or(0, |amount| amount.milli_value() / 1000 / count * left);
-            }
-        }
-    }
-    usage
 }
 
 async fn week(seed: u64) {
@@ -375,9 +326,7 @@ async fn week(seed: u64) {
 
 #[test]
 fn a_week_of_random_supply_leaves_no_request_no_node_and_no_job_behind() {
-    let seeds: u64 = std::env::var("BERTH_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
-    for seed in 1..=seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.expect("a runtime").block_on(week(seed));
+    for seed in 1..=seeds(2) {
+        in_virtual_time(week(seed));
     }
 }
