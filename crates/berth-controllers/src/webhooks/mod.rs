@@ -13,6 +13,7 @@ mod pod_spec;
 mod pods;
 mod queues;
 pub mod review;
+pub mod submitter;
 mod topology;
 mod workload;
 
