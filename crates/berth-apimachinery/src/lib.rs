@@ -45,6 +45,7 @@ pub mod condensed;
 pub mod cron;
 pub mod decode;
 pub mod deletion;
+pub mod exposition;
 pub mod field;
 pub mod int_or_string;
 mod json;

@@ -301,6 +301,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::flow::Level;
+    use berth_apimachinery::exposition::Exposition;
+
     use super::*;
     use futures::future::{pending, ready};
 
@@ -482,7 +484,7 @@ mod tests {
         settle().await;
         drop(called);
         assert_eq!(fairness.run(&own, 0, ready(2)).await.ok(), Some(2));
-        let text = fairness.figures.text();
+        let text = Exposition::text(|exposition| fairness.figures.write(exposition));
         assert!(text.contains("current_inqueue_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
         assert!(text.contains("current_executing_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
     }

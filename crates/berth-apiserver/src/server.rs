@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use berth_apimachinery::apply::{ReadSets, Set, Types};
+use berth_apimachinery::exposition::Exposition;
 use berth_store::{CommitFuture, Store, Write};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -42,8 +43,8 @@ use crate::{Body, Objects, UserInfo, bootstrap, rest};
 
 /// Source of the metrics that `/metrics` serves (such as the controllers in the same process).
 pub trait Metrics: Send + Sync {
-    /// All metrics in the Prometheus text format.
-    fn text(&self) -> String;
+    /// Writes all metrics.
+    fn write(&self, exposition: &mut Exposition);
 }
 
 /// Everything a server is built from.

@@ -13,8 +13,10 @@ pub mod disruption;
 pub mod endpoints;
 pub mod gangs;
 pub mod garbage;
+pub mod gpus;
 pub mod job;
 pub mod jobset;
+pub mod kube_state;
 pub mod kubelet;
 pub mod logs;
 pub mod machine;
@@ -62,6 +64,8 @@ pub struct Options {
     /// Sources of the usage in `metrics.k8s.io`; nodes without a source are simulated. The API
     /// server of this process has a clone.
     pub metrics: metrics::ClusterMetrics,
+    /// Writes the metrics of nodes, pods, Jobs and GPUs. The API server of this process has a clone.
+    pub state: kube_state::KubeState,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every
     /// namespace.
     pub root_ca: Option<String>,
@@ -114,7 +118,8 @@ pub fn install(manager: &mut Manager, options: Options) {
     machine::install_lifecycle(manager);
     taint_eviction::install(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
-    metrics::install(manager, &options.metrics, &options.process_nodes);
+    metrics::install(manager, &options.metrics, options.state.gpus(), &options.process_nodes);
+    options.state.connect(manager);
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
     storage::install(manager, options.folders.clone());

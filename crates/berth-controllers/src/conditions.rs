@@ -43,40 +43,14 @@ pub struct NewCondition<'a> {
 
 /// Sets a condition, in place or appended. Returns true if anything changed.
 pub fn set(conditions: &mut Vec<Condition>, new: NewCondition<'_>, now: Timestamp) -> bool {
-    let status = if new.status { "True" } else { "False" };
-    let message = truncate(new.message, MESSAGE_BYTES_MAX);
-    // Kubernetes omits a generation of zero.
-    let generation = new.generation.filter(|generation| *generation != 0);
-    match conditions.iter_mut().find(|condition| condition.type_ == new.type_) {
-        Some(old) => {
-            let moved = old.status != status;
-            let changed = moved
-                || old.reason != new.reason
-                || old.message != message
-                || (old.observed_generation.unwrap_or(0) != generation.unwrap_or(0));
-            if moved {
-                old.status = status.to_owned();
-                old.last_transition_time = Time(now);
-            }
-            if changed {
-                old.reason = new.reason.to_owned();
-                old.message = message;
-                old.observed_generation = generation;
-            }
-            changed
-        }
-        None => {
-            conditions.push(Condition {
-                type_: new.type_.to_owned(),
-                status: status.to_owned(),
-                reason: new.reason.to_owned(),
-                message,
-                observed_generation: generation,
-                last_transition_time: Time(now),
-            });
-            true
-        }
-    }
+    let NewCondition { type_, status, reason, message, generation } = new;
+    let message = truncate(message, MESSAGE_BYTES_MAX);
+    let condition = Condition {
+        observed_generation: generation,
+        last_transition_time: Time(now),
+        ..berth_runtime::condition(type_, status, reason, &message, now)
+    };
+    berth_runtime::set_condition(conditions, condition)
 }
 
 /// Removes a condition. Returns true if it existed.

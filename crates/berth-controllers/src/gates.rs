@@ -105,7 +105,7 @@ gates! {
     KueueDRAIntegrationExtendedResource: Beta "0.19", on, Missing, needs KueueDRAIntegration;
     KueueDRAIntegrationPartitionableDevices: Beta "0.19", on, Missing, needs KueueDRAIntegration;
     KueueDRARejectWorkloadsWhenDRADisabled: Beta "0.18", on, Missing;
-    LWSImmutableGroupSize: Beta "0.20", on, Always;
+    LWSImmutableGroupSize: Beta "0.20", on, Full;
     LocalQueueMetrics: Beta "0.17", on, Full;
     ManagedJobsNamespaceSelectorAlwaysRespected: Stable "0.19", on, Always;
     MetricForWorkloadCreationLatency: Beta "0.18", on, Full;
@@ -117,7 +117,7 @@ gates! {
     MultiKueueIncrementalDispatcherRespectConfigOrder: Beta "0.19", on, Missing;
     MultiKueueKubeConfigPathValidation: Beta "0.20", on, Missing;
     MultiKueueManagerQuotaAutomation: Alpha "0.18", off, Missing;
-    MultiKueueOrchestratedPreemption: Alpha "0.17", off, Missing;
+    MultiKueueOrchestratedPreemption: Alpha "0.17", off, Full;
     MultiKueueRemoteSpecSync: Beta "0.20", on, Missing;
     PartialAdmission: Beta "0.5", on, Full;
     PodIntegrationValidateGroupOwner: Beta "0.18", on, Missing;

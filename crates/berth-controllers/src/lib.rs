@@ -44,7 +44,8 @@ pub use stores::Stores;
 
 use std::sync::Arc;
 
-use berth_runtime::{Kinds, Manager};
+use berth_apimachinery::exposition::Exposition;
+use berth_runtime::{Kinds, Manager, Work};
 use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// The interfaces of installed controllers.
@@ -61,12 +62,17 @@ pub struct Installed {
     pub kinds: Kinds,
     /// The last decisions about each workload.
     pub decisions: Decisions,
+    /// Figures of the work of all controllers of the manager.
+    pub work: Work,
 }
 
 impl Installed {
-    /// All metrics in the Prometheus text format, for a process in this role.
-    pub fn figures(&self, role: metrics::Role) -> String {
-        self.metrics.text(role) + &self.kinds.text() + &self.decisions.text()
+    /// Writes all metrics, for a process in this role.
+    pub fn write_metrics(&self, role: metrics::Role, exposition: &mut Exposition) {
+        self.metrics.write(role, exposition);
+        self.kinds.write(exposition);
+        self.decisions.write(exposition);
+        self.work.write(exposition);
     }
 }
 
@@ -126,7 +132,8 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     let explain = explain::Explain::new(scheduler.state.clone(), stores.clone(), decisions.clone(), manager.client());
     let visibility = visibility::Visibility::new(scheduler.state, stores.workloads.clone());
     let decisions = decisions.clone();
-    Installed { metrics, explain, visibility, stores, kinds: manager.kinds(), decisions }
+    let (kinds, work) = (manager.kinds(), manager.work());
+    Installed { metrics, explain, visibility, stores, kinds, decisions, work }
 }
 
 /// The caches of all kinds that the configuration needs. Controllers keep clones of them, so they

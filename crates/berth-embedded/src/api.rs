@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
+use berth_apimachinery::exposition::Exposition;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::admission::pod_security::PodSecurity;
@@ -15,6 +16,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
+use berth_cluster::kube_state::KubeState;
 use berth_cluster::metrics::ClusterMetrics;
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::metrics::Role;
@@ -83,6 +85,7 @@ pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
     metrics: ClusterMetrics,
+    state: KubeState,
     streams: Streams,
     installed: Controllers,
 }
@@ -123,7 +126,9 @@ impl Apiserver {
         }
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
-        config.metrics = Some(Arc::new(Figures { controllers: installed.clone(), operators: options.operators }));
+        let state = KubeState::default();
+        let figures = Figures { controllers: installed.clone(), operators: options.operators, state: state.clone() };
+        config.metrics = Some(Arc::new(figures));
         config.front_proxy = options.front_proxy;
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
@@ -154,7 +159,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, metrics: metrics.source(), streams, installed })
+        Ok(Self { server, logs, metrics: metrics.source(), state, streams, installed })
     }
 
     /// The server, for a listener.
@@ -171,6 +176,12 @@ impl Apiserver {
     /// simulated.
     pub fn metrics(&self) -> ClusterMetrics {
         self.metrics.clone()
+    }
+
+    /// Writes the metrics of the cluster's objects that `/metrics` serves; none until it is connected
+    /// to a cluster.
+    pub fn state(&self) -> KubeState {
+        self.state.clone()
     }
 
     /// The runtimes whose pods `pods/exec` and similar subresources reach; none until nodes are
@@ -243,13 +254,17 @@ impl Controllers {
 struct Figures {
     controllers: Controllers,
     operators: berth_operators::Options,
+    state: KubeState,
 }
 
 impl berth_apiserver::Metrics for Figures {
-    fn text(&self) -> String {
-        let installed = self.controllers.installed();
-        let figures = installed.map(|installed| installed.figures(Role::Standalone)).unwrap_or_default();
-        figures + &self.operators.metrics()
+    fn write(&self, exposition: &mut Exposition) {
+        if let Some(installed) = self.controllers.installed() {
+            installed.write_metrics(Role::Standalone, exposition);
+        }
+        self.operators.write_metrics(exposition);
+        self.state.write(exposition);
+        berth_runtime::process::write(exposition);
     }
 }
 

@@ -233,6 +233,7 @@ impl Embedded {
             seed: options.seed,
             logs,
             metrics,
+            state: api.state(),
             root_ca,
             ..berth_cluster::Options::default()
         };

@@ -183,6 +183,8 @@ feature_gates! {
     admission_gated_by "AdmissionGatedBy" = true;
     /// Gives unadmitted workloads a specific reason in their conditions (§8.13, §22).
     unadmitted_workloads_observability "UnadmittedWorkloadsObservability" = true;
+    /// Reports at once why a new workload waits whose class is inadmissible (§4.8).
+    unadmitted_workloads_explicit_status "UnadmittedWorkloadsExplicitStatus" = false;
     /// Queues one variant of a workload for each flavor (§23).
     concurrent_admission "ConcurrentAdmission" = false;
     /// Honours the preemption gate of a workload: while the gate is closed, the workload must not

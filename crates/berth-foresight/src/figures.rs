@@ -148,7 +148,7 @@ pub fn figures(trace: &Trace, policy: &Policy, history: &History) -> Figures {
     let served: Vec<f64> = tenants.values().map(|tenant| tenant.served).collect();
     let finishing = tenants.values().filter(|tenant| tenant.slowdown.mean > 0.0);
     let slowdown_means: Vec<f64> = finishing.map(|tenant| tenant.slowdown.mean).collect();
-    let priced = |lost_only: bool| (!policy.prices.is_empty()).then(|| cost(history, &policy.prices, end, lost_only));
+    let priced = |lost_only: bool| cost(history, &policy.prices, (start, end), lost_only);
     Figures {
         policy: policy.name.clone(),
         jobs: trace.jobs.len(),
@@ -184,10 +184,14 @@ fn waits<'a>(jobs: impl Iterator<Item = (&'a Job, &'a JobRecord)>) -> (Vec<f64>,
     let wait = |(job, record): (&Job, &JobRecord)| {
         let wait = record.created.until(record.started?).as_secs_f64();
         let run = job.run_time.as_secs_f64();
-        let slowdown = (wait + run) / run.max(SLOWDOWN_BOUND.as_secs_f64());
-        Some((wait, slowdown.max(1.0)))
+        Some((wait, slowdown(wait, run)))
     };
     finished.filter_map(wait).unzip()
+}
+
+/// The bounded slowdown of a job, from its wait and its run time in seconds.
+pub(crate) fn slowdown(wait: f64, run: f64) -> f64 {
+    ((wait + run) / run.max(SLOWDOWN_BOUND.as_secs_f64())).max(1.0)
 }
 
 fn tenants(trace: &Trace, history: &History, until: Time) -> BTreeMap<Name, TenantFigures> {
@@ -244,7 +248,12 @@ fn hours(history: &History, selected: impl Fn(&JobRun) -> bool) -> BTreeMap<Name
     hours
 }
 
-fn cost(history: &History, prices: &Prices, end: Time, lost_only: bool) -> f64 {
+/// Cost of the quota used between two instants, or of the part whose work evictions lost; `None`
+/// without prices.
+pub(crate) fn cost(history: &History, prices: &Prices, (start, end): (Time, Time), lost_only: bool) -> Option<f64> {
+    if prices.is_empty() {
+        return None;
+    }
     // Price per hour of each holding.
     let rates: Vec<f64> = history
         .holdings
@@ -257,11 +266,17 @@ fn cost(history: &History, prices: &Prices, end: Time, lost_only: bool) -> f64 {
         })
         .collect();
     let runs = history.runs.iter().filter(|run| run.evicted || !lost_only);
-    runs.map(|run| rates[run.holding as usize] * run.from.until(run.to.unwrap_or(end)).as_secs_f64() / 3600.0).sum()
+    let hours = |run: &JobRun| run.from.max(start).until(run.to.unwrap_or(end).min(end)).as_secs_f64() / 3600.0;
+    Some(runs.map(|run| rates[run.holding as usize] * hours(run)).sum())
 }
 
 /// Share of nominal quota in use between two instants, per resource.
-fn utilization(history: &History, quota: &BTreeMap<Name, i64>, start: Time, until: Time) -> BTreeMap<Name, f64> {
+pub(crate) fn utilization(
+    history: &History,
+    quota: &BTreeMap<Name, i64>,
+    start: Time,
+    until: Time,
+) -> BTreeMap<Name, f64> {
     let time = start.until(until).as_secs_f64();
     let mut used: BTreeMap<&Name, f64> = quota.keys().map(|resource| (resource, 0.0)).collect();
     for run in &history.runs {

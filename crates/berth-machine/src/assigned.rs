@@ -6,10 +6,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use berth_pod_runtime::{Device, Devices, PodUid, Result, RuntimeError};
+use berth_pod_runtime::{Device, Devices, GpuReading, PodUid, Result, RuntimeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::{NVIDIA, usage};
 use crate::{FoundDevice, device_env};
 
 /// Identifiers of devices by pod, container and resource.
@@ -35,6 +36,8 @@ struct File {
 pub struct AssignedDevices {
     devices: Vec<FoundDevice>,
     path: PathBuf,
+    /// Root folder of the system with the drivers' tools.
+    root: PathBuf,
     table: Mutex<Table>,
 }
 
@@ -51,7 +54,7 @@ impl AssignedDevices {
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::default(),
             Err(error) => return Err(fail(error.to_string())),
         };
-        Ok(Self { devices, path, table: Mutex::new(file.assignments) })
+        Ok(Self { devices, path, root: PathBuf::from("/"), table: Mutex::new(file.assignments) })
     }
 
     /// The devices of the machine.
@@ -168,11 +171,61 @@ impl Devices for AssignedDevices {
         device_env(devices, &self.resources())
     }
 
+    fn readings(&self) -> Vec<GpuReading> {
+        // Other devices of the resource, such as those of a file, have no driver to ask.
+        if !self.devices.iter().any(|device| device.device.resource == NVIDIA) {
+            return Vec::new();
+        }
+        let mut readings = usage::readings(&self.root);
+        let table = self.table.lock();
+        let holds = |resources: &BTreeMap<String, Vec<String>>, reading: &GpuReading| {
+            let number = reading.index.to_string();
+            resources.get(NVIDIA).is_some_and(|ids| ids.iter().any(|id| *id == reading.uuid || *id == number))
+        };
+        for reading in &mut readings {
+            let containers = table.iter().flat_map(|(pod, containers)| containers.iter().map(move |it| (pod, it)));
+            let holder = containers.into_iter().find(|(_, (_, resources))| holds(resources, reading));
+            reading.holder = holder.map(|(pod, (container, _))| (pod.clone(), container.clone()));
+        }
+        readings
+    }
+
     fn release(&self, pod: &PodUid) {
         self.forget(|known| known == pod);
     }
 
     fn retain(&self, pods: &BTreeSet<PodUid>) {
         self.forget(|known| !pods.contains(known));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn readings_name_the_container_that_holds_a_gpu() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let tool = root.path().join("usr/bin/nvidia-smi");
+        fs::create_dir_all(tool.parent().expect("a folder")).expect("a folder");
+        let lines = "0, GPU-a, 00000000:17:00.0, NVIDIA L4, 580.1, 42, 9\\n1, GPU-b, 00000000:65:00.0, NVIDIA L4, 580.1, 0, 0\\n";
+        fs::write(&tool, format!("#!/bin/sh\nprintf '{lines}'\n")).expect("written");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("executable");
+        let device = |id: &str| FoundDevice {
+            device: Device { resource: NVIDIA.to_owned(), id: id.to_owned(), paths: Vec::new() },
+            product: String::new(),
+            memory_mib: None,
+            compute: None,
+            driver: None,
+        };
+        let opened = AssignedDevices::open(root.path(), vec![device("GPU-a"), device("GPU-b")]).expect("a table");
+        let devices = AssignedDevices { root: root.path().to_owned(), ..opened };
+        let pod = PodUid("u".to_owned());
+        devices.assign(&pod, "c", NVIDIA, 1).expect("a free GPU");
+        let readings = devices.readings();
+        assert_eq!(readings[0].holder, Some((pod, "c".to_owned())));
+        assert_eq!((readings[0].values.utilization, &readings[1].holder), (Some(42.0), &None));
     }
 }

@@ -19,6 +19,7 @@ mod unattended;
 use std::sync::Arc;
 
 use berth_api::berth::{NodeHealthConfiguration, OperatorConfiguration};
+use berth_apimachinery::exposition::Exposition;
 use berth_runtime::Manager;
 
 /// The operators that run.
@@ -78,11 +79,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The metrics of the operators that are installed with these options or a clone of them, in the
-    /// Prometheus text format.
-    pub fn metrics(&self) -> String {
-        let of_wrappers = self.app_wrappers.as_ref().map(|options| options.transitions.text()).unwrap_or_default();
-        of_wrappers + &self.job_metrics.text()
+    /// Writes the metrics of the operators that are installed with these options or a clone of them.
+    pub fn write_metrics(&self, exposition: &mut Exposition) {
+        if let Some(options) = &self.app_wrappers {
+            options.transitions.write(exposition);
+        }
+        self.job_metrics.write(exposition);
+        self.autopilot.api.write_metrics(exposition);
     }
 }
 

@@ -11,6 +11,7 @@
 //! [`ContainerConfig`], which can be written to disk and sent to another process.
 
 mod config;
+mod gpu;
 mod machine;
 mod state;
 mod streams;
@@ -20,6 +21,7 @@ pub use config::{
     HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodLimits, PodUid, Propagation, Protocol,
     RegistryCredential, SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
 };
+pub use gpu::{GpuReading, GpuValues};
 pub use machine::{Machine, MachineFacts, Margin, Pressure};
 pub use state::{
     ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodDisk, PodState, PodStats,
@@ -213,6 +215,12 @@ pub trait Devices: Send + Sync + 'static {
     /// Environment variables that limit the programs of a container to these devices, such as
     /// `CUDA_VISIBLE_DEVICES`. A container without devices may get variables that hide all devices.
     fn environment(&self, devices: &[Device]) -> Vec<(String, String)>;
+
+    /// What the drivers report about the GPUs now, with the containers that hold them. It may take
+    /// seconds, and is empty without GPUs.
+    fn readings(&self) -> Vec<GpuReading> {
+        Vec::new()
+    }
 
     /// Releases the devices of a pod.
     fn release(&self, pod: &PodUid);

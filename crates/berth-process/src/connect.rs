@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
+use berth_apimachinery::exposition::{Exposition, Family};
 use berth_apiserver::RequestInfo;
 use berth_runtime::Clock;
 use clap::Args;
@@ -67,6 +68,7 @@ impl ConnectOptions {
 /// A client whose requests are counted in `requests` and limited by `limiter`.
 pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow::Result<Client> {
     let url = config.cluster_url.to_string();
+    requests.lock().host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).with_context(|| url)?;
     Ok(builder.with_layer(limiter).with_layer(requests).build())
 }
@@ -148,26 +150,48 @@ type Call = (String, String, String, u16);
 
 /// Counts requests by verb, resource and status code. Clones share the counts.
 #[derive(Clone, Default)]
-pub struct Requests(Arc<Mutex<BTreeMap<Call, u64>>>);
+pub struct Requests(Arc<Mutex<Counts>>);
+
+#[derive(Default)]
+struct Counts {
+    /// Requests for resources.
+    calls: BTreeMap<Call, u64>,
+    /// All requests by method and status code. The code 0 stands for no response.
+    all: BTreeMap<(String, u16), u64>,
+    /// Host and port of the API server.
+    host: String,
+}
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Call, u64>> {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock()
     }
 
-    /// The counts in the Prometheus text format.
+    /// The counts in the Prometheus text format, as `/metrics` of another process has them.
     pub fn text(&self) -> String {
-        const NAME: &str = "berth_kubernetes_requests_total";
+        Exposition::text(|exposition| self.write(exposition))
+    }
+
+    /// Writes the counts as a metric.
+    pub fn write(&self, exposition: &mut Exposition) {
+        const REQUESTS: Family = Family::counter(
+            "berth_kubernetes_requests_total",
+            "Requests to the Kubernetes API, by verb, resource and response code",
+        );
+        const REST: Family = Family::counter(
+            "rest_client_requests_total",
+            "Requests to the Kubernetes API, by response code, method and host",
+        );
         let counts = self.lock();
-        let mut text = format!("# HELP {NAME} Requests to the Kubernetes API, by verb, resource and response code\n");
-        let _ = writeln!(text, "# TYPE {NAME} counter");
-        for ((verb, group, resource, code), count) in counts.iter() {
-            let _ = writeln!(
-                text,
-                "{NAME}{{verb=\"{verb}\",group=\"{group}\",resource=\"{resource}\",code=\"{code}\"}} {count}"
-            );
+        for ((method, code), count) in &counts.all {
+            let code = if *code == 0 { "<error>".to_owned() } else { code.to_string() };
+            exposition.add(&REST, &[("code", &code), ("host", &counts.host), ("method", method)], *count as f64);
         }
-        text
+        for ((verb, group, resource, code), count) in &counts.calls {
+            let labels =
+                [("verb", verb.as_str()), ("group", group), ("resource", resource), ("code", &code.to_string())];
+            exposition.add(&REQUESTS, &labels, *count as f64);
+        }
     }
 }
 
@@ -202,18 +226,18 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query().unwrap_or_default());
-        let requests = self.requests.clone();
+        let (requests, method) = (self.requests.clone(), request.method().to_string());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
+            let status = answer.as_ref().map_or(0, |response| response.status().as_u16());
+            *requests.lock().all.entry((method, status)).or_default() += 1;
             if info.is_resource_request {
-                // 0 if the request got no response.
-                let code = answer.as_ref().map_or(0, |response| response.status().as_u16());
                 let resource = match info.subresource.as_str() {
                     "" => info.resource,
                     subresource => format!("{}/{subresource}", info.resource),
                 };
-                *requests.lock().entry((info.verb, info.api_group, resource, code)).or_default() += 1;
+                *requests.lock().calls.entry((info.verb, info.api_group, resource, status)).or_default() += 1;
             }
             answer
         })

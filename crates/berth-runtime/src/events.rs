@@ -3,19 +3,20 @@
 //! Recording an event never waits and never fails a reconcile. Events go through bounded queues to
 //! one task that writes them. Events about one object are written in order, those about several
 //! objects concurrently, and namespaces take turns. A repeated event about an object increases the
-//! count of one Event object, as in client-go. Events have lower priority than other requests:
-//! after each write the writer pauses for as long as the write took, so a busy API gets fewer
-//! events. Events that cannot be written in time are dropped.
+//! count of one Event object, as in client-go, and repeats within a second are one write. Events
+//! have lower priority than other requests: after each write the writer pauses for as long as the
+//! write took, so a busy API gets fewer events. Events that cannot be written in time are dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
@@ -36,6 +37,10 @@ const PENDING_MAX: usize = 4096;
 /// Maximum number of series per lane that are remembered for counting repeats. Beyond it, the
 /// lowest keys are dropped, and a repeat then creates a new Event.
 const SERIES_MAX: usize = 1024;
+/// Delay between a repeat and the write of its count, which includes all repeats until then.
+const REPEATS_DELAY: Duration = Duration::from_secs(1);
+/// Events with different messages are one series if they are no further apart from the first.
+const SERIES_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum length of an event message in Kubernetes, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -133,6 +138,8 @@ struct Entry {
     event_type: EventType,
     reason: String,
     message: String,
+    /// See [`Recorder::event_in_series`].
+    in_series: bool,
     at: Timestamp,
     /// Distinguishes events of the same instant in their names.
     number: u64,
@@ -173,12 +180,27 @@ impl Recorder {
 
     /// Records an event about a referenced object.
     pub fn event_about(&self, regarding: ObjectReference, event_type: EventType, reason: &str, message: &str) {
+        self.enqueue(regarding, event_type, reason, message, false);
+    }
+
+    /// Records an event that counts as a repeat of the last one of its reason about the object if
+    /// that was just recorded, whatever its message is. A decision that has many events about one
+    /// object is then one Event, with the message of the first.
+    pub fn event_in_series<K>(&self, object: &K, event_type: EventType, reason: &str, message: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        self.enqueue(object.object_ref(&()), event_type, reason, message, true);
+    }
+
+    fn enqueue(&self, regarding: ObjectReference, event_type: EventType, reason: &str, message: &str, in_series: bool) {
         let entry = Entry {
             component: self.component.clone(),
             regarding,
             event_type,
             reason: reason.to_owned(),
             message: truncate(message),
+            in_series,
             at: self.clock.now(),
             number: self.recorded.fetch_add(1, Ordering::Relaxed) + 1,
         };
@@ -208,16 +230,28 @@ fn truncate(message: &str) -> String {
     format!("{}{TAIL}", &message[..end])
 }
 
-/// The key of a series of equal events: component, UID, name, reason and message.
-type Series = (String, String, String, String, String);
+/// The key of a series of events: component, UID, name, reason and message. The message is empty
+/// if the series has events with different messages.
+type Key = (String, String, String, String, String);
 
 /// Writes the events of one lane; ends when all recorders are dropped.
 async fn post(client: Client, (waiting, mut tokens): (Waiting, mpsc::Receiver<()>)) {
-    let mut lane = Lane { client, series: BTreeMap::new() };
-    while tokens.recv().await.is_some() {
-        let Some(entry) = waiting.lock().next() else { continue };
+    let mut lane = Lane { client, series: BTreeMap::new(), due: BTreeSet::new() };
+    loop {
+        let due = lane.due.first().map(|(at, _)| *at);
+        let entry = tokio::select! {
+            biased;
+            token = tokens.recv() => match token {
+                Some(()) => waiting.lock().next(),
+                None => return lane.write_repeats(None).await,
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => None,
+        };
         let started = Instant::now();
-        lane.write(entry).await;
+        if let Some(entry) = entry {
+            lane.write(entry).await;
+        }
+        lane.write_repeats(Some(started)).await;
         // In virtual time a write takes no time, so this does not wait.
         tokio::time::sleep(started.elapsed()).await;
     }
@@ -225,64 +259,91 @@ async fn post(client: Client, (waiting, mut tokens): (Waiting, mpsc::Receiver<()
 
 struct Lane {
     client: Client,
-    /// Name and count of the Event object of each series.
-    series: BTreeMap<Series, (String, i32)>,
+    series: BTreeMap<Key, Series>,
+    /// Series with repeats that are not written, and when to write them.
+    due: BTreeSet<(Instant, Key)>,
+}
+
+/// A series of events.
+struct Series {
+    /// Its Event object, as last written.
+    event: Event,
+    /// Number of events, including those that are not written yet.
+    count: i32,
+    first: Timestamp,
+    last: Timestamp,
+    is_due: bool,
 }
 
 impl Lane {
     async fn write(&mut self, entry: Entry) {
-        // Events about cluster-scoped objects are in namespace `default`.
-        let namespace = entry.regarding.namespace.clone().unwrap_or_else(|| "default".into());
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = (
             entry.component.clone(),
             entry.regarding.uid.clone().unwrap_or_default(),
             entry.regarding.name.clone().unwrap_or_default(),
             entry.reason.clone(),
-            entry.message.clone(),
+            if entry.in_series { String::new() } else { entry.message.clone() },
         );
-        if let Some((name, count)) = self.series.get_mut(&key) {
-            *count = count.saturating_add(1);
-            let patch = json!({"count": count, "lastTimestamp": Time(entry.at)});
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(_) => return,
-                // The Event has expired or was deleted: create a new one below.
-                Err(error) if crate::is_not_found(&error) => {}
-                Err(error) => {
-                    tracing::debug!(
-                        error = crate::brief(&error),
-                        reason = entry.reason,
-                        "cannot update the count of an event"
-                    );
-                    return;
+        if let Some(series) = self.series.get_mut(&key) {
+            let apart = Duration::try_from(entry.at.duration_since(series.first)).unwrap_or_default();
+            if !entry.in_series || apart <= SERIES_PERIOD {
+                series.count = series.count.saturating_add(1);
+                series.last = entry.at;
+                if !std::mem::replace(&mut series.is_due, true) {
+                    self.due.insert((Instant::now() + REPEATS_DELAY, key));
                 }
+                return;
+            }
+            self.write_repeats_of(&key).await;
+        }
+        self.create(key, new_event(entry)).await;
+    }
+
+    /// Writes the repeats that are due at this instant, or all of them.
+    async fn write_repeats(&mut self, due_at: Option<Instant>) {
+        while self.due.first().is_some_and(|(at, _)| due_at.is_none_or(|now| *at <= now)) {
+            if let Some((_, key)) = self.due.pop_first() {
+                self.write_repeats_of(&key).await;
             }
         }
-        let object_name = entry.regarding.name.clone().unwrap_or_default();
-        let name = format!("{object_name}.{:x}{:06x}", entry.at.as_microsecond(), entry.number);
-        let event = Event {
-            metadata: kube::api::ObjectMeta {
-                name: Some(name.clone()),
-                namespace: Some(namespace),
-                ..Default::default()
-            },
-            involved_object: entry.regarding,
-            type_: Some(match entry.event_type {
-                EventType::Normal => "Normal".into(),
-                EventType::Warning => "Warning".into(),
-            }),
-            reason: Some(entry.reason),
-            message: Some(entry.message),
-            source: Some(EventSource { component: Some(entry.component.clone()), host: None }),
-            reporting_component: Some(entry.component),
-            first_timestamp: Some(Time(entry.at)),
-            last_timestamp: Some(Time(entry.at)),
-            count: Some(1),
-            ..Default::default()
-        };
+    }
+
+    /// Writes the count of a series, if it has repeats that are not written.
+    async fn write_repeats_of(&mut self, key: &Key) {
+        let Some(series) = self.series.get_mut(key).filter(|series| series.is_due) else { return };
+        series.is_due = false;
+        let (count, last) = (series.count, series.last);
+        let patch = json!({
+            "count": count,
+            "lastTimestamp": Time(last),
+            "series": {"count": count, "lastObservedTime": MicroTime(last)},
+        });
+        let metadata = &series.event.metadata;
+        let api: Api<Event> = Api::namespaced(self.client.clone(), metadata.namespace.as_deref().unwrap_or_default());
+        let name = metadata.name.clone().unwrap_or_default();
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(_) => series.event.count = Some(count),
+            // The Event has expired or was deleted: create a new one.
+            Err(error) if crate::is_not_found(&error) => {
+                let mut event = series.event.clone();
+                event.count = Some(count.saturating_sub(event.count.unwrap_or_default()).max(1));
+                let object = event.involved_object.name.as_deref().unwrap_or_default();
+                event.metadata.name = Some(format!("{object}.{:x}r{count:x}", last.as_microsecond()));
+                (event.first_timestamp, event.last_timestamp) = (Some(Time(last)), Some(Time(last)));
+                self.create(key.clone(), event).await;
+            }
+            Err(error) => tracing::debug!(error = crate::brief(&error), name, "cannot update the count of an event"),
+        }
+    }
+
+    async fn create(&mut self, key: Key, event: Event) {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         match write::create_unread(&api, &PostParams::default(), &event).await {
             Ok(()) => {
-                self.series.insert(key, (name, 1));
+                let at = event.first_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+                let count = event.count.unwrap_or(1);
+                self.series.insert(key, Series { event, count, first: at, last: at, is_due: false });
                 if self.series.len() > SERIES_MAX {
                     self.series.pop_first();
                 }
@@ -290,6 +351,33 @@ impl Lane {
             // The namespace is being deleted, or the API is not available. Events are not retried.
             Err(error) => tracing::debug!(error = crate::brief(&error), "cannot write an event"),
         }
+    }
+}
+
+/// The first Event of a series.
+fn new_event(entry: Entry) -> Event {
+    let object_name = entry.regarding.name.clone().unwrap_or_default();
+    let event_type = match entry.event_type {
+        EventType::Normal => "Normal",
+        EventType::Warning => "Warning",
+    };
+    Event {
+        metadata: kube::api::ObjectMeta {
+            name: Some(format!("{object_name}.{:x}{:06x}", entry.at.as_microsecond(), entry.number)),
+            // Events about cluster-scoped objects are in namespace `default`.
+            namespace: Some(entry.regarding.namespace.clone().unwrap_or_else(|| "default".into())),
+            ..Default::default()
+        },
+        involved_object: entry.regarding,
+        type_: Some(event_type.into()),
+        reason: Some(entry.reason),
+        message: Some(entry.message),
+        source: Some(EventSource { component: Some(entry.component.clone()), host: None }),
+        reporting_component: Some(entry.component),
+        first_timestamp: Some(Time(entry.at)),
+        last_timestamp: Some(Time(entry.at)),
+        count: Some(1),
+        ..Default::default()
     }
 }
 
@@ -313,7 +401,8 @@ mod tests {
                 let body = request.into_body().collect_bytes().await.unwrap_or_default();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-                let message = event["message"].as_str().unwrap_or("counted").to_owned();
+                let message =
+                    event["message"].as_str().map_or_else(|| format!("counted {}", event["count"]), str::to_owned);
                 recorded.lock().push((message, start.elapsed()));
                 Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{\"metadata\":{}}".to_vec())))
             }
@@ -340,9 +429,30 @@ mod tests {
         post.await;
         let responses = responses.lock();
         let of_a: Vec<&str> = responses.iter().map(|it| it.0.as_str()).filter(|message| *message != "b").collect();
-        assert_eq!(of_a, ["a1", "a2", "counted"]);
+        assert_eq!(of_a, ["a1", "a2", "counted 2"]);
         let last = responses.iter().map(|it| it.1).max().unwrap_or_default();
         assert!(last < Duration::from_secs(100), "{last:?}, but one lane needs 205 s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_events_of_a_decision_about_one_object_are_one_series() {
+        let (client, responses) = slow_client();
+        let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
+        let (recorder, post) = Recorder::new(client, clock);
+        let mut preemptor = k8s_openapi::api::core::v1::Pod::default();
+        preemptor.metadata.uid = Some("preemptor".into());
+        let post = tokio::spawn(post);
+        let preempted = |name: &str| recorder.event_in_series(&preemptor, EventType::Normal, "Preempted", name);
+        for name in ["a", "b", "c"] {
+            preempted(name);
+        }
+        tokio::time::sleep(SERIES_PERIOD * 2).await;
+        // Another decision, much later.
+        preempted("d");
+        drop(recorder);
+        post.await.unwrap();
+        let messages: Vec<String> = responses.lock().iter().map(|it| it.0.clone()).collect();
+        assert_eq!(messages, ["a", "counted 3", "d"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,11 +6,11 @@
 //! and most of them are not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::exposition::{Exposition, Family};
 use futures::stream::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PartialObjectMeta;
@@ -55,16 +55,14 @@ impl Kinds {
         split.map(|((plural, group), serving)| (group.to_owned(), plural.to_owned(), serving)).collect()
     }
 
-    /// Returns the list in the Prometheus text format, with the value 1 for kinds that are served.
-    pub fn text(&self) -> String {
-        const NAME: &str = "berth_kind_served";
-        let mut text = format!("# HELP {NAME} 1 if the cluster serves the optional kind, 0 otherwise\n");
-        let _ = writeln!(text, "# TYPE {NAME} gauge");
+    /// Writes the list as a metric, with the value 1 for kinds that are served.
+    pub fn write(&self, exposition: &mut Exposition) {
+        const SERVED: Family =
+            Family::gauge("berth_kind_served", "1 if the cluster serves the optional kind, 0 otherwise");
         for (group, plural, serving) in self.list() {
-            let served = u8::from(serving == Serving::Served);
-            let _ = writeln!(text, "{NAME}{{group=\"{group}\",resource=\"{plural}\"}} {served}");
+            let served = f64::from(u8::from(serving == Serving::Served));
+            exposition.add(&SERVED, &[("group", &group), ("resource", &plural)], served);
         }
-        text
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -14,24 +14,28 @@
 mod brief;
 mod cache;
 mod clock;
+mod conditions;
 mod events;
 mod inform;
 mod kinds;
 mod leader;
 mod manager;
 mod packing;
+pub mod process;
 mod projection;
 mod queue;
 mod selection;
 mod takeover;
 mod turns;
 mod wire;
+mod work;
 pub mod write;
 mod writer;
 
 pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
 pub use clock::{Clock, stamp};
+pub use conditions::{condition, set_condition};
 pub use events::{EventType, PlannedEvent, Recorder};
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};
@@ -39,6 +43,7 @@ pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
 pub use selection::{InvalidItem, Selection};
 pub use wire::decode;
+pub use work::Work;
 pub use writer::{Writer, Written, is_controlled_by, owned_by};
 
 use std::fmt;

@@ -21,6 +21,7 @@ use crate::cache::Subscriber;
 use crate::inform::Source;
 use crate::kinds::{Kinds, Serving};
 use crate::wire::Undecoded;
+use crate::work::Work;
 use crate::{
     Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, Selection, projection, takeover,
 };
@@ -73,6 +74,8 @@ pub struct Manager {
     catching_up: BTreeMap<TypeId, Box<dyn Fn() -> BoxFuture<()> + Send>>,
     /// Limits on the concurrency of controllers, by name.
     concurrency_max: BTreeMap<String, usize>,
+    /// Figures of the controllers' work.
+    work: Work,
     /// Controllers that run, for all terms.
     selection: Selection,
     controllers: Vec<Controller>,
@@ -115,6 +118,7 @@ impl Manager {
             names: BTreeMap::new(),
             catching_up: BTreeMap::new(),
             concurrency_max: BTreeMap::new(),
+            work: Work::default(),
             selection: Selection::default(),
             controllers: Vec::new(),
             tasks: Vec::new(),
@@ -255,6 +259,11 @@ impl Manager {
         self.selection = selection;
     }
 
+    /// Returns the figures of the controllers' work, of all terms.
+    pub fn work(&self) -> Work {
+        self.work.clone()
+    }
+
     /// Returns the names of the added controllers that do not run, in the order in which they were
     /// added.
     pub fn idle(&self) -> Vec<&str> {
@@ -383,6 +392,9 @@ impl Manager {
             let name = controller.name.clone();
             let concurrency_max = self.concurrency_max.get(&name).copied().unwrap_or(usize::MAX);
             controller.concurrency = controller.concurrency.min(concurrency_max);
+            if self.selection.runs(&name) {
+                self.work.add(&name, controller.queue.clone(), controller.concurrency);
+            }
             names.insert(acting.spawn(controller.run()).id(), name);
         }
         for (name, task) in std::mem::take(&mut self.tasks) {

@@ -6,7 +6,7 @@
 //! for one reconcile, and not for forty thousand. Keys of one namespace leave in the order in which
 //! they became due, and keys with the same due time in the order in which they were added.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::turns::Turns;
+use crate::work::Figures;
 use crate::{Clock, ObjectKey};
 
 /// First retry delay after a failed reconcile, in cluster time; doubles with each failure.
@@ -45,17 +46,19 @@ struct State {
     due: Turns<ObjectKey>,
     // These maps are never iterated, so their random order has no effect.
     place: HashMap<ObjectKey, Place>,
-    running: HashSet<ObjectKey>,
+    /// Keys whose reconcile runs, with its start.
+    running: HashMap<ObjectKey, Instant>,
     /// Keys added during their reconcile, with the earliest requested due time.
     again: HashMap<ObjectKey, Instant>,
     failures: HashMap<ObjectKey, u32>,
+    figures: Figures,
 }
 
 /// The place of a waiting key.
 #[derive(Clone, Copy)]
 enum Place {
-    /// In `due`.
-    Due,
+    /// In `due` since this time.
+    Due(Instant),
     /// In `later`, with this entry.
     Later(Instant, u64),
 }
@@ -86,7 +89,7 @@ impl Queue {
             return;
         }
         let mut state = self.lock();
-        if state.running.contains(&key) {
+        if state.running.contains_key(&key) {
             let slot = state.again.entry(key).or_insert(at);
             *slot = (*slot).min(at);
             return;
@@ -101,8 +104,9 @@ impl Queue {
         loop {
             let wait = {
                 let mut state = self.lock();
-                state.move_due_keys(Instant::now());
-                if let Some(key) = state.take_turn() {
+                let now = Instant::now();
+                state.move_due_keys(now);
+                if let Some(key) = state.take_turn(now) {
                     return key;
                 }
                 state.later.first_key_value().map(|((at, _), _)| *at)
@@ -121,6 +125,7 @@ impl Queue {
     pub(crate) fn done(&self, key: ObjectKey, again_after: Option<Duration>) {
         let mut state = self.lock();
         state.failures.remove(&key);
+        state.figures.succeeded(again_after.is_some());
         let requested = again_after.map(|delay| Instant::now() + self.clock.to_tokio(delay));
         state.finish(key, requested);
         drop(state);
@@ -133,6 +138,7 @@ impl Queue {
         let failures = state.failures.entry(key.clone()).or_insert(0);
         let delay = BACKOFF_BASE.saturating_mul(1 << (*failures).min(20)).min(BACKOFF_MAX);
         *failures = failures.saturating_add(1);
+        state.figures.failed();
         let at = Instant::now() + self.clock.to_tokio(delay);
         state.finish(key, Some(at));
         drop(state);
@@ -143,12 +149,29 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock()
     }
+
+    /// The figures of this queue since it was created, and its state now.
+    pub(crate) fn figures(&self) -> (Figures, Load) {
+        let (state, now) = (self.lock(), Instant::now());
+        let late = state.later.range(..(now, u64::MAX)).count();
+        let running = state.running.values().map(|start| now.saturating_duration_since(*start));
+        let load = Load { due: state.due.len() + late, running: running.collect() };
+        (state.figures.clone(), load)
+    }
+}
+
+/// What waits and runs.
+pub(crate) struct Load {
+    /// Number of keys that are due.
+    pub due: usize,
+    /// Ages of the running reconciles.
+    pub running: Vec<Duration>,
 }
 
 impl State {
     fn schedule(&mut self, key: ObjectKey, at: Instant) {
         match self.place.get(&key).copied() {
-            Some(Place::Due) => return,
+            Some(Place::Due(_)) => return,
             Some(Place::Later(known, _)) if known <= at => return,
             Some(Place::Later(known, sequence)) => {
                 self.later.remove(&(known, sequence));
@@ -165,22 +188,28 @@ impl State {
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
         {
+            let at = first.key().0;
             let key = first.remove();
-            self.place.insert(key.clone(), Place::Due);
+            self.figures.added();
+            self.place.insert(key.clone(), Place::Due(at));
             self.due.push(&key.namespace.clone(), key);
         }
     }
 
     /// Returns the first key of the namespace whose turn it is, and marks it as running.
-    fn take_turn(&mut self) -> Option<ObjectKey> {
+    fn take_turn(&mut self, now: Instant) -> Option<ObjectKey> {
         let key = self.due.next()?;
-        self.place.remove(&key);
-        self.running.insert(key.clone());
+        if let Some(Place::Due(since)) = self.place.remove(&key) {
+            self.figures.waited(now.saturating_duration_since(since));
+        }
+        self.running.insert(key.clone(), now);
         Some(key)
     }
 
     fn finish(&mut self, key: ObjectKey, requested: Option<Instant>) {
-        self.running.remove(&key);
+        if let Some(start) = self.running.remove(&key) {
+            self.figures.worked(Instant::now().saturating_duration_since(start));
+        }
         let again = self.again.remove(&key);
         if let Some(at) = [requested, again].into_iter().flatten().min() {
             self.schedule(key, at);

@@ -55,18 +55,25 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let seed = process::entropy()?;
     let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
     let operators = berth_operators::Options::from(&cluster.configuration.operators);
-    let figures = operators.clone();
+    let (figures, state) = (operators.clone(), cluster.state.clone());
     let install: component::Install = Box::new(move |manager| {
         berth_cluster::install(manager, cluster.clone());
         berth_operators::install(manager, operators.clone());
     });
     install(&mut manager);
-    let caches = manager.cache_state();
+    let (caches, work) = (manager.cache_state(), manager.work());
     let leading = Leading::default();
     let leads = leading.clone();
     let endpoints = Endpoints {
         pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
-        metrics: Arc::new(move || leads.text("berth-cluster") + &requests.text() + &figures.metrics()),
+        metrics: Arc::new(move |exposition| {
+            leads.write("berth-cluster", exposition);
+            requests.write(exposition);
+            figures.write_metrics(exposition);
+            state.write(exposition);
+            work.write(exposition);
+            berth_runtime::process::write(exposition);
+        }),
         explain: None,
     };
     let mut tasks = JoinSet::new();

@@ -1,22 +1,21 @@
 //! Metrics of waiting and executing requests by priority level, under the names that Kubernetes'
 //! API server uses.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
+use berth_apimachinery::exposition::{Exposition, Family, Histogram, Labels};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::flow::Level;
 
 /// Upper bounds of the histograms in seconds: from fractions of one commit to delays that users
 /// notice.
-const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+const BUCKETS: &[f64] = &[0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Metrics of all levels.
 #[derive(Default)]
 pub(crate) struct Figures(Mutex<[OfLevel; Level::COUNT]>);
 
-#[derive(Clone, Copy, Default)]
 struct OfLevel {
     waiting: u64,
     executing: u64,
@@ -26,22 +25,10 @@ struct OfLevel {
     executions: Histogram,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Histogram {
-    /// Number of values up to each bound and above the previous one.
-    counts: [u64; BUCKETS.len()],
-    count: u64,
-    sum: f64,
-}
-
-impl Histogram {
-    fn observe(&mut self, value: Duration) {
-        let value = value.as_secs_f64();
-        self.count += 1;
-        self.sum += value;
-        if let Some(bucket) = BUCKETS.iter().position(|bound| value <= *bound) {
-            self.counts[bucket] += 1;
-        }
+impl Default for OfLevel {
+    fn default() -> Self {
+        let empty = || Histogram::new(BUCKETS);
+        Self { waiting: 0, executing: 0, dispatched: 0, rejected: 0, waits: empty(), executions: empty() }
     }
 }
 
@@ -74,7 +61,7 @@ impl Figures {
         self.of(level, |it| {
             it.dispatched += 1;
             it.executing += 1;
-            it.waits.observe(wait);
+            it.waits.observe(wait.as_secs_f64());
         });
     }
 
@@ -82,58 +69,81 @@ impl Figures {
     pub(super) fn done(&self, level: Level, execution: Duration) {
         self.of(level, |it| {
             it.executing -= 1;
-            it.executions.observe(execution);
+            it.executions.observe(execution.as_secs_f64());
         });
     }
 
-    /// All metrics in the Prometheus text format, without levels that had no requests.
-    pub(crate) fn text(&self) -> String {
-        let levels = *self.lock();
-        let used = || Level::ALL.iter().zip(&levels).filter(|(_, it)| it.dispatched + it.rejected + it.waiting > 0);
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, value: fn(&OfLevel) -> u64, labels: &str| {
-            let _ = writeln!(
-                text,
-                "# HELP apiserver_flowcontrol_{name} {help}\n# TYPE apiserver_flowcontrol_{name} {kind}"
-            );
+    /// Writes all metrics, without levels that had no requests.
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        let levels = self.lock();
+        let used =
+            || Level::ALL.iter().zip(levels.iter()).filter(|(_, it)| it.dispatched + it.rejected + it.waiting > 0);
+        for (family, value) in COUNTS {
+            let id = exposition.family(family);
             for (level, it) in used() {
-                let level = level.name();
-                let _ =
-                    writeln!(text, "apiserver_flowcontrol_{name}{{priority_level=\"{level}\"{labels}}} {}", value(it));
-            }
-        };
-        let inqueue = "Requests that wait in a queue, by priority level.";
-        family("current_inqueue_requests", "gauge", inqueue, |it| it.waiting, "");
-        let executing = "Requests that are being executed, by priority level.";
-        family("current_executing_requests", "gauge", executing, |it| it.executing, "");
-        let dispatched = "Requests whose execution has started, by priority level.";
-        family("dispatched_requests_total", "counter", dispatched, |it| it.dispatched, "");
-        let rejected = "Requests rejected because too many requests of the same user were waiting.";
-        family("rejected_requests_total", "counter", rejected, |it| it.rejected, ",reason=\"queue-full\"");
-        let mut histogram = |name: &str, help: &str, of: fn(&OfLevel) -> &Histogram| {
-            let name = format!("apiserver_flowcontrol_{name}");
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
-            for (level, it) in used() {
-                let (label, it, mut total) = (format!("priority_level=\"{}\"", level.name()), of(it), 0);
-                for (bound, count) in BUCKETS.iter().zip(it.counts) {
-                    total += count;
-                    let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound}\"}} {total}");
+                let mut labels = Labels::of(&[("priority_level", level.name())]);
+                if family.name == REJECTED {
+                    labels.push("reason", "queue-full");
                 }
-                let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {}", it.count);
-                let _ = writeln!(text, "{name}_sum{{{label}}} {}\n{name}_count{{{label}}} {}", it.sum, it.count);
+                exposition.sample(id, &labels, &[], value(it) as f64);
             }
-        };
-        histogram(
-            "request_wait_duration_seconds",
-            "Seconds from the arrival of the complete request to the start of its execution.",
-            |it| &it.waits,
-        );
-        histogram("request_execution_seconds", "Seconds from the start of the execution to the response.", |it| {
-            &it.executions
-        });
-        text
+        }
+        for (family, histogram) in DURATIONS {
+            let id = exposition.family(family);
+            for (level, it) in used() {
+                exposition.histogram(id, &Labels::of(&[("priority_level", level.name())]), &[], histogram(it));
+            }
+        }
     }
 }
+
+const REJECTED: &str = "apiserver_flowcontrol_rejected_requests_total";
+
+/// Numbers of requests.
+const COUNTS: &[(Family, fn(&OfLevel) -> u64)] = &[
+    (
+        Family::gauge(
+            "apiserver_flowcontrol_current_inqueue_requests",
+            "Requests that wait in a queue, by priority level.",
+        ),
+        |it| it.waiting,
+    ),
+    (
+        Family::gauge(
+            "apiserver_flowcontrol_current_executing_requests",
+            "Requests that are being executed, by priority level.",
+        ),
+        |it| it.executing,
+    ),
+    (
+        Family::counter(
+            "apiserver_flowcontrol_dispatched_requests_total",
+            "Requests whose execution has started, by priority level.",
+        ),
+        |it| it.dispatched,
+    ),
+    (Family::counter(REJECTED, "Requests rejected because too many requests of the same user were waiting."), |it| {
+        it.rejected
+    }),
+];
+
+/// Durations of requests.
+const DURATIONS: &[(Family, fn(&OfLevel) -> &Histogram)] = &[
+    (
+        Family::histogram(
+            "apiserver_flowcontrol_request_wait_duration_seconds",
+            "Seconds from the arrival of the complete request to the start of its execution.",
+        ),
+        |it| &it.waits,
+    ),
+    (
+        Family::histogram(
+            "apiserver_flowcontrol_request_execution_seconds",
+            "Seconds from the start of the execution to the response.",
+        ),
+        |it| &it.executions,
+    ),
+];
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +159,7 @@ mod tests {
         figures.dispatched(Level::WorkloadLow, Duration::from_secs(60));
         figures.done(Level::WorkloadLow, Duration::from_millis(3));
         figures.rejected(Level::CatchAll);
-        let text = figures.text();
+        let text = Exposition::text(|exposition| figures.write(exposition));
         for line in [
             "current_inqueue_requests{priority_level=\"workload-low\"} 1",
             "current_executing_requests{priority_level=\"workload-low\"} 1",

@@ -34,6 +34,7 @@ pub(crate) use response::{response, status_response, status_response_for, to_enc
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::exposition::{Exposition, Format};
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
@@ -49,7 +50,7 @@ use crate::health::Health;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::{Origin, ResourceInfo};
 use crate::request::RequestInfo;
-use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
+use crate::{ApiServer, Body, Metrics, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
 /// Maximum size of a request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -138,10 +139,14 @@ fn audit_record(
     audit::Record::start(log, &audit::Arrival { id: &id, uri, info, user, user_agent, time: server.now() })
 }
 
-fn metrics_response(text: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(Bytes::from(text)));
-    let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, media);
+fn metrics_response(server: &ApiServer, metrics: &dyn Metrics, headers: &HeaderMap) -> Response<Body> {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let mut exposition = Exposition::new(format);
+    server.inner.figures.write(&mut exposition);
+    metrics.write(&mut exposition);
+    let mut response = Response::new(Body::from(Bytes::from(exposition.finish())));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media()));
     response
 }
 
@@ -207,7 +212,7 @@ async fn route(
     }
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
-            return Ok(metrics_response(server.inner.figures.text() + &metrics.text()));
+            return Ok(metrics_response(server, metrics.as_ref(), headers));
         }
         if let Some(response) = server.tokens().and_then(|tokens| auth::issuer::response(&tokens, &info, headers)) {
             return Ok(response);

@@ -2,21 +2,7 @@
 
 use berth_api::jobset::constants::{COMPLETED, FAILED, STARTUP_POLICY_COMPLETED, STARTUP_POLICY_IN_PROGRESS};
 use berth_api::jobset::v1alpha2::JobSetStatus;
-use berth_runtime::stamp;
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-/// A condition with the transition time `now`.
-pub fn condition(type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> Condition {
-    Condition {
-        type_: type_.into(),
-        status: if status { "True" } else { "False" }.into(),
-        reason: reason.into(),
-        message: message.into(),
-        last_transition_time: stamp(now),
-        observed_generation: None,
-    }
-}
 
 /// Sets a condition. Returns true if anything changed. A new condition is only added if it is True.
 /// At most one of the two startup conditions is True.

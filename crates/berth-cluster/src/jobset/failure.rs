@@ -6,12 +6,13 @@ use berth_api::jobset::constants::{
 };
 use berth_api::jobset::v1alpha2::{FailurePolicyAction, FailurePolicyRule, JobSet, JobSetStatus};
 use berth_apimachinery::regexp;
+use berth_runtime::condition;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::children::{label, number_label};
-use super::conditions::{condition, set_condition};
+use super::conditions::set_condition;
 use super::names::replicas;
 use crate::job::facts::true_condition;
 

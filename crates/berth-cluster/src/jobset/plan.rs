@@ -5,7 +5,7 @@
 //! deleted. Failures are evaluated before successes. Then the service, the claims and missing jobs
 //! are created, and jobs are suspended or resumed.
 
-use berth_runtime::PlannedEvent;
+use berth_runtime::{PlannedEvent, condition};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::children::{Children, label, replicated_job_statuses};
-use super::conditions::{condition, finished_condition, set_condition, true_condition};
+use super::conditions::{finished_condition, set_condition, true_condition};
 use super::construct::{build_job, is_suspended, missing_jobs, service, volume_claims};
 use super::failure::{Outcome, apply_failure_policy};
 use super::gates::Gates;

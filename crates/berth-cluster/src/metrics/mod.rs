@@ -13,12 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::Manager;
+use berth_pod_runtime::Devices;
+use berth_runtime::{Clock, Manager};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use parking_lot::RwLock;
 
+use crate::gpus::{GPU as NVIDIA_GPU, Gpus};
 use crate::kubelet::process::ProcessNode;
 
 pub use documents::{node_metrics, pod_metrics};
@@ -83,11 +85,29 @@ impl std::fmt::Debug for ClusterMetrics {
 }
 
 /// Measures the pods of process nodes from now on.
-pub fn install(manager: &mut Manager, metrics: &ClusterMetrics, nodes: &[ProcessNode]) {
+pub fn install(manager: &mut Manager, metrics: &ClusterMetrics, gpus: &Gpus, nodes: &[ProcessNode]) {
     for node in nodes {
         let sampler = Sampler::new(node.runtime.clone(), manager.clock());
         metrics.set_source(&node.name, sampler.clone());
         manager.task(&format!("metrics of node {}", node.name), sampler.run());
+        let has_gpus = node.devices.capacity().contains_key(NVIDIA_GPU);
+        if has_gpus {
+            let sample = sample_gpus(gpus.clone(), node.name.clone(), node.devices.clone(), manager.clock());
+            manager.task(&format!("GPUs of node {}", node.name), sample);
+        }
+    }
+}
+
+/// Reads what the drivers report about a node's GPUs, forever.
+async fn sample_gpus(gpus: Gpus, node: String, devices: Arc<dyn Devices>, clock: Clock) {
+    loop {
+        let devices = devices.clone();
+        // The driver's tool takes seconds if the driver has to start.
+        match tokio::task::spawn_blocking(move || devices.readings()).await {
+            Ok(readings) => gpus.measured(&node, readings),
+            Err(error) => tracing::warn!(%node, %error, "cannot read the GPUs"),
+        }
+        clock.sleep(SAMPLE_INTERVAL).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_cluster::gpus::Gpus;
 use berth_cluster::metrics::{self, ClusterMetrics, SAMPLE_INTERVAL, Usage};
 use berth_cluster::{KubeletOptions, ProcessNode};
 use berth_pod_runtime::{ContainerId, ContainerState, ContainerStatus, PodState, PodUid};
@@ -56,5 +57,5 @@ async fn pods_of_a_process_node_are_measured_and_others_simulated() {
         let simulated = figures.of_pod(&pod("other", "u2"), world.clock.now()).expect("it runs");
         assert_eq!(simulated.figures["c"].cpu_nano, 500_000_000);
     };
-    world.run(|manager| metrics::install(manager, &figures, &[node]), until).await;
+    world.run(|manager| metrics::install(manager, &figures, &Gpus::default(), &[node]), until).await;
 }

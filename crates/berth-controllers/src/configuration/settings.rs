@@ -330,6 +330,7 @@ fn engine_gates(gates: &Gates) -> FeatureGates {
         quota_check_strategy: gates.on(Gate::QuotaCheckStrategy),
         admission_gated_by: gates.on(Gate::AdmissionGatedBy),
         unadmitted_workloads_observability: gates.on(Gate::UnadmittedWorkloadsObservability),
+        unadmitted_workloads_explicit_status: gates.on(Gate::UnadmittedWorkloadsExplicitStatus),
         concurrent_admission: gates.on(Gate::ConcurrentAdmission),
         multikueue_orchestrated_preemption: gates.on(Gate::MultiKueueOrchestratedPreemption),
     }

@@ -20,6 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
 use berth_api::kueue::v1beta2::Workload;
+use berth_apimachinery::exposition::{Exposition, Family};
 use berth_runtime::ObjectKey;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -159,14 +160,13 @@ impl Decisions {
         self.inner.dropped.load(Ordering::Relaxed)
     }
 
-    /// Metrics of the records in the Prometheus text format.
-    pub fn text(&self) -> String {
-        const NAME: &str = "berth_decision_records_dropped_total";
-        let dropped = self.dropped();
-        format!(
-            "# HELP {NAME} Records of decisions that were not written to the decision journal\n\
-             # TYPE {NAME} counter\n{NAME} {dropped}\n"
-        )
+    /// Writes the metric of the records.
+    pub fn write(&self, exposition: &mut Exposition) {
+        const DROPPED: Family = Family::counter(
+            "berth_decision_records_dropped_total",
+            "Records of decisions that were not written to the decision journal",
+        );
+        exposition.add(&DROPPED, &[], self.dropped() as f64);
     }
 
     /// Announces that a decision is about to be written: the object may show an eviction before the
@@ -337,7 +337,7 @@ mod tests {
         for _ in 0..JOURNAL_WAITING_MAX + 3 {
             decisions.add(record("w", DecisionOutcome::Evicted, "more"));
         }
-        let line = "berth_decision_records_dropped_total 3\n";
-        assert!(decisions.text().ends_with(line), "{}", decisions.text());
+        let text = Exposition::text(|exposition| decisions.write(exposition));
+        assert!(text.ends_with("berth_decision_records_dropped_total 3\n"), "{text}");
     }
 }

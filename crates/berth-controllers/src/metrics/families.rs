@@ -1,9 +1,9 @@
 //! The metric families, and their series as values and as text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use Kind::{Counter, Gauge, Histogram};
+use berth_apimachinery::exposition::{self, Exemplar, Exposition, Family};
 
 /// Type of a family.
 #[derive(Clone, Copy, PartialEq)]
@@ -14,9 +14,25 @@ enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// Upper bounds of wait times, in seconds.
+impl Kind {
+    fn exposed(self) -> exposition::Kind {
+        match self {
+            Counter => exposition::Kind::Counter,
+            Gauge => exposition::Kind::Gauge,
+            Histogram(_) => exposition::Kind::Histogram,
+        }
+    }
+}
+
+/// Upper bounds of most wait times, in seconds.
 const WAIT: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
-/// Upper bounds of a cycle's duration, in seconds; Prometheus' defaults.
+/// Upper bounds of the times that Kueue measures for longer: execution, and waits for admission by
+/// cluster queue.
+const LONG: &[f64] =
+    &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0, 20480.0, 40960.0];
+/// Upper bounds of the time from a job to its Workload, in seconds.
+const CREATION: &[f64] = &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24];
+/// Upper bounds of other short durations, in seconds; Prometheus' defaults.
 const DECISION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// All families in the order of output: name, type, help.
@@ -30,12 +46,12 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ),
     (
         "kueue_workload_creation_latency_seconds",
-        Histogram(WAIT),
+        Histogram(CREATION),
         "Time from the creation of a job to the creation of its Workload",
     ),
     (
         "kueue_pod_scheduling_gate_removal_seconds",
-        Histogram(WAIT),
+        Histogram(DECISION),
         "Time from the admission of a workload to the removal of a scheduling gate from one of its pods",
     ),
     ("kueue_pending_workloads", Gauge, "Pending workloads, by cluster queue and status"),
@@ -101,7 +117,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("kueue_replaced_workload_slices_total", Counter, "Slices of elastic workloads replaced by a later slice"),
     ("kueue_preempted_workloads_total", Counter, "Preemptions, by preempting cluster queue and reason"),
     ("kueue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
-    ("kueue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
+    ("kueue_admission_wait_time_seconds", Histogram(LONG), "Time from queueing to admission"),
     ("kueue_admission_checks_wait_time_seconds", Histogram(WAIT), "Time from quota reservation to admission"),
     ("kueue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
     ("kueue_admitted_until_ready_wait_time_seconds", Histogram(WAIT), "Time from admission until all pods are ready"),
@@ -115,7 +131,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
         Histogram(WAIT),
         "Time from the eviction of a workload to the release of its quota",
     ),
-    ("kueue_execution_time_seconds", Histogram(WAIT), "Execution time of finished workloads, over all admissions"),
+    ("kueue_execution_time_seconds", Histogram(LONG), "Execution time of finished workloads, over all admissions"),
     ("kueue_local_queue_pending_workloads", Gauge, "Pending workloads, by local queue and status"),
     ("kueue_local_queue_unadmitted_workloads", Gauge, "Unadmitted workloads, by reason and underlying cause"),
     ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, by local queue"),
@@ -152,7 +168,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ),
     (
         "kueue_local_queue_execution_time_seconds",
-        Histogram(WAIT),
+        Histogram(LONG),
         "Execution time of finished workloads, over all admissions",
     ),
 ];
@@ -175,17 +191,16 @@ pub(super) fn label<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
 /// Series of any number of families.
 #[derive(Default)]
 pub(super) struct Series {
-    values: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
-    distributions: BTreeMap<&'static str, BTreeMap<Labels, Distribution>>,
+    values: BTreeMap<&'static str, BTreeMap<Labels, Value>>,
+    distributions: BTreeMap<&'static str, BTreeMap<Labels, exposition::Histogram>>,
 }
 
-/// Contents of a histogram.
-#[derive(Default, Clone)]
-struct Distribution {
-    /// Per bucket, the number of values above the previous bound and up to its own.
-    counts: Vec<u64>,
-    sum: f64,
-    count: u64,
+/// Value of a gauge or counter.
+#[derive(Default)]
+struct Value {
+    value: f64,
+    /// The last counted event.
+    exemplar: Option<Exemplar>,
 }
 
 fn bounds(family: &str) -> &'static [f64] {
@@ -198,24 +213,25 @@ fn bounds(family: &str) -> &'static [f64] {
 impl Series {
     /// Sets a gauge.
     pub fn set(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
-        self.values.entry(family).or_default().insert(owned(labels), value);
+        self.values.entry(family).or_default().insert(owned(labels), Value { value, exemplar: None });
     }
 
     /// Adds to a counter, or to a gauge that is a sum.
     pub fn add(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
-        *self.values.entry(family).or_default().entry(owned(labels)).or_default() += value;
+        self.values.entry(family).or_default().entry(owned(labels)).or_default().value += value;
+    }
+
+    /// Counts one event.
+    pub fn count(&mut self, family: &'static str, labels: &LabelRefs<'_>, exemplar: Option<Exemplar>) {
+        let counter = self.values.entry(family).or_default().entry(owned(labels)).or_default();
+        counter.value += 1.0;
+        counter.exemplar = exemplar.or(counter.exemplar.take());
     }
 
     /// Adds a duration to a histogram.
-    pub fn observe(&mut self, family: &'static str, labels: &LabelRefs<'_>, seconds: f64) {
-        let bounds = bounds(family);
-        let seen = self.distributions.entry(family).or_default().entry(owned(labels)).or_default();
-        seen.counts.resize(bounds.len(), 0);
-        if let Some(bucket) = bounds.iter().position(|bound| seconds <= *bound) {
-            seen.counts[bucket] += 1;
-        }
-        seen.sum += seconds;
-        seen.count += 1;
+    pub fn observe(&mut self, family: &'static str, labels: &LabelRefs<'_>, seconds: f64, exemplar: Option<Exemplar>) {
+        let series = self.distributions.entry(family).or_default().entry(owned(labels));
+        series.or_insert_with(|| exposition::Histogram::new(bounds(family))).observe_with(seconds, exemplar);
     }
 
     /// Drops series of objects that no longer exist.
@@ -229,74 +245,26 @@ impl Series {
     }
 }
 
-/// The series in the Prometheus text format. `further` returns additional labels per series; `more`
-/// are common to all.
-pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &LabelRefs<'_>) -> String {
-    let mut text = String::new();
+/// Writes the series. `further` returns additional labels per series; `more` are common to all.
+pub(super) fn write(
+    exposition: &mut Exposition,
+    all: &[&Series],
+    further: impl Fn(&Labels) -> Labels,
+    more: &LabelRefs<'_>,
+) {
+    let text = |labels: &Labels| {
+        let further = further(labels);
+        let own = labels.iter().chain(&further).map(|(name, value)| (*name, value.as_str()));
+        exposition::Labels::of(&own.collect::<Vec<_>>())
+    };
     for (name, kind, help) in FAMILIES {
-        let type_ = match kind {
-            Counter => "counter",
-            Gauge => "gauge",
-            Histogram(_) => "histogram",
-        };
-        let mut begun = false;
-        let mut begin = |text: &mut String| {
-            if !std::mem::replace(&mut begun, true) {
-                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {type_}");
-            }
-        };
-        for (labels, value) in all.iter().filter_map(|series| series.values.get(name)).flatten() {
-            begin(&mut text);
-            let _ = writeln!(text, "{name}{{{}}} {}", LabelText(labels, &further(labels), more), Number(*value));
+        let id = exposition.family(&Family { name, kind: kind.exposed(), help });
+        for (labels, it) in all.iter().filter_map(|series| series.values.get(name)).flatten() {
+            exposition.sample_with(id, &text(labels), more, it.value, it.exemplar.as_ref());
         }
-        for (labels, seen) in all.iter().filter_map(|series| series.distributions.get(name)).flatten() {
-            begin(&mut text);
-            let labels = LabelText(labels, &further(labels), more).to_string();
-            let mut total = 0;
-            for (bound, count) in bounds(name).iter().zip(&seen.counts) {
-                total += count;
-                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
-            }
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", seen.count);
-            let _ = writeln!(text, "{name}_sum{{{labels}}} {}", seen.sum);
-            let _ = writeln!(text, "{name}_count{{{labels}}} {}", seen.count);
+        for (labels, histogram) in all.iter().filter_map(|series| series.distributions.get(name)).flatten() {
+            exposition.histogram(id, &text(labels), more, histogram);
         }
-    }
-    text
-}
-
-/// Labels in the text format.
-struct LabelText<'a>(&'a Labels, &'a Labels, &'a LabelRefs<'a>);
-
-impl std::fmt::Display for LabelText<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let own = self.0.iter().chain(self.1).map(|(name, value)| (*name, value.as_str()));
-        for (at, (name, value)) in own.chain(self.2.iter().copied()).enumerate() {
-            f.write_str(if at == 0 { "" } else { "," })?;
-            write!(f, "{name}=\"")?;
-            for char in value.chars() {
-                match char {
-                    '\\' => f.write_str("\\\\")?,
-                    '"' => f.write_str("\\\"")?,
-                    '\n' => f.write_str("\\n")?,
-                    char => f.write_char(char)?,
-                }
-            }
-            f.write_char('"')?;
-        }
-        Ok(())
-    }
-}
-
-/// A number in the text format.
-struct Number(f64);
-
-impl std::fmt::Display for Number {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.is_infinite() {
-            return f.write_str(if self.0 > 0.0 { "+Inf" } else { "-Inf" });
-        }
-        write!(f, "{}", self.0)
     }
 }
 
@@ -313,21 +281,5 @@ mod tests {
         for (name, kind, _) in FAMILIES {
             assert_eq!(*kind == Counter, name.ends_with("_total"), "{name}");
         }
-    }
-
-    #[test]
-    fn text_escapes_label_values_and_formats_numbers_for_prometheus() {
-        let mut series = Series::default();
-        series.set("kueue_pending_workloads", &[("cluster_queue", "a\"\\\n")], f64::INFINITY);
-        series.set("kueue_cohort_weighted_share", &[("cohort", "c")], f64::NAN);
-        let text = text(&[&series], |_| Labels::new(), &[("replica_role", "leader")]);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(
-            lines,
-            [
-                "kueue_pending_workloads{cluster_queue=\"a\\\"\\\\\\n\",replica_role=\"leader\"} +Inf",
-                "kueue_cohort_weighted_share{cohort=\"c\",replica_role=\"leader\"} NaN"
-            ]
-        );
     }
 }

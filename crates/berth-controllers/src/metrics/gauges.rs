@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, LocalQueue};
 use berth_engine::{Amount, ClusterQueueFigures, CohortFigures, FlavorUsage, LocalQueueStatus, Name, WeightedShare};
-use berth_runtime::Cache;
+use berth_runtime::{Cache, ObjectKey};
+use parking_lot::Mutex;
 
 use super::Settings;
 use super::families::{Labels, Series, label};
@@ -17,6 +18,32 @@ use crate::stores::Stores;
 /// Amounts by flavor and resource.
 type Usage = [(Name, BTreeMap<Name, FlavorUsage>)];
 
+/// Cohorts whose object was deleted while queues or other Cohorts named them, with their figures
+/// after that. They have no series until the figures change.
+#[derive(Default)]
+pub(super) struct DeletedCohorts(BTreeMap<Name, Option<CohortFigures>>);
+
+impl DeletedCohorts {
+    pub fn add(&mut self, name: Name) {
+        self.0.insert(name, None);
+    }
+
+    /// Removes the cohorts without series. `has_object`: true if the Cohort of this name exists.
+    fn hide(&mut self, figures: &mut Vec<CohortFigures>, has_object: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| !has_object(name) && figures.iter().any(|it| it.name == *name));
+        figures.retain(|now| match self.0.get_mut(&now.name) {
+            None => true,
+            Some(deleted) => {
+                let is_changed = deleted.get_or_insert_with(|| now.clone()) != now;
+                if is_changed {
+                    self.0.remove(&now.name);
+                }
+                is_changed
+            }
+        });
+    }
+}
+
 /// The sources of the gauges.
 pub(super) struct Source {
     pub scheduler: SchedulerState,
@@ -27,7 +54,12 @@ pub(super) struct Source {
 impl Source {
     /// The gauges of every queue and cohort, and the names of the cohorts. `skips`: preemptions
     /// skipped in the last cycle, by queue.
-    pub fn gauges(&self, settings: &Settings, skips: &BTreeMap<Name, u32>) -> (Series, BTreeSet<Name>) {
+    pub fn gauges(
+        &self,
+        settings: &Settings,
+        skips: &BTreeMap<Name, u32>,
+        deleted_cohorts: &Mutex<DeletedCohorts>,
+    ) -> (Series, BTreeSet<Name>) {
         let mut series = Series::default();
         let (mut active, mut cohorts) = (BTreeSet::new(), BTreeSet::new());
         for queue in self.stores.cluster_queues.iter() {
@@ -43,7 +75,8 @@ impl Source {
             series.set("kueue_admission_cycle_preemption_skips", &[("cluster_queue", name)], f64::from(skipped));
         }
         if settings.cohorts {
-            let figures = self.scheduler.engine().cohort_figures();
+            let mut figures = self.scheduler.engine().cohort_figures();
+            deleted_cohorts.lock().hide(&mut figures, |name| self.cohorts.get(&ObjectKey::cluster(name)).is_some());
             for figures in &figures {
                 cohort(&mut series, figures, settings);
             }

@@ -2,7 +2,7 @@
 //!
 //! Events are counted when they happen ([`workloads`]). State is read from the engine's counts at
 //! each scrape ([`gauges`]), so it has no cost between scrapes, and the series of a queue disappear
-//! with the queue. The HTTP server of `/metrics` calls [`Metrics::text`]. Families and labels are
+//! with the queue. The HTTP server of `/metrics` calls [`Metrics::write`]. Families and labels are
 //! those of Kueue's documentation, so that its dashboards work.
 
 mod custom;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{Cohort, LocalQueue, Workload};
+use berth_apimachinery::exposition::Exposition;
 use berth_engine::{CycleOutcome, Name};
 use berth_runtime::Cache;
 use jiff::Timestamp;
@@ -33,7 +34,7 @@ use crate::stores::Stores;
 use crate::workload::status;
 use custom::CustomLabels;
 use families::{Series, label};
-use gauges::Source;
+use gauges::{DeletedCohorts, Source};
 use workloads::{Owners, StageCounts};
 
 /// The metrics; clones share them.
@@ -47,6 +48,7 @@ struct Inner {
     /// `None` in tests that only count.
     source: Option<Source>,
     counted: Mutex<Counted>,
+    deleted_cohorts: Mutex<DeletedCohorts>,
 }
 
 #[derive(Default)]
@@ -156,11 +158,18 @@ impl Metrics {
     }
 
     fn with(settings: Settings, source: Option<Source>) -> Metrics {
-        Metrics { inner: Arc::new(Inner { settings, source, counted: Mutex::default() }) }
+        let (counted, deleted_cohorts) = Default::default();
+        Metrics { inner: Arc::new(Inner { settings, source, counted, deleted_cohorts }) }
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.inner.counted.lock()
+    }
+
+    /// A Cohort was deleted. Call it once the engine has applied that. While queues still name the
+    /// cohort, its series start anew with its next change, as in Kueue.
+    pub fn cohort_deleted(&self, name: &str) {
+        self.inner.deleted_cohorts.lock().add(name.into());
     }
 
     /// Counts a cycle, or a part of one, which took `took`. A cycle in several parts is counted
@@ -177,7 +186,7 @@ impl Metrics {
                 let labels = [("result", result.as_str())];
                 counted.series.add("kueue_admission_attempts_total", &labels, 1.0);
                 let seconds = cycle.took.as_secs_f64();
-                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds);
+                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds, None);
                 counted.skips = cycle.skips;
             }
         }
@@ -214,7 +223,8 @@ impl Metrics {
             return;
         }
         let seconds = after.as_secs_f64();
-        self.counted().series.observe("kueue_workload_creation_latency_seconds", &[("job_kind", kind)], seconds);
+        let labels = [("job_kind", kind)];
+        self.counted().series.observe("kueue_workload_creation_latency_seconds", &labels, seconds, None);
     }
 
     /// Counts the removal of a scheduling gate from a pod of an admitted workload.
@@ -226,7 +236,7 @@ impl Metrics {
         let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
         // Clocks of different machines may differ, so a negative duration counts as zero.
         let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
-        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited);
+        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited, None);
     }
 
     /// Counts the events of a workload that was created, updated or deleted. Events before this
@@ -267,13 +277,13 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the Prometheus text format.
-    pub fn text(&self, role: Role) -> String {
+    /// Writes all metrics.
+    pub fn write(&self, role: Role, exposition: &mut Exposition) {
         let mut now = match &self.inner.source {
             Some(source) => {
                 let skips = self.counted().skips.clone();
                 // The engine's lock and this one are never held together.
-                let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips);
+                let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips, &self.inner.deleted_cohorts);
                 let mut counted = self.counted();
                 source.stages(&mut gauges, &self.inner.settings, &counted.stages);
                 counted.series.forget(|labels| !source.knows(labels, &self.inner.settings, &cohorts));
@@ -284,7 +294,7 @@ impl Metrics {
         now.set("kueue_build_info", &build_info(), 1.0);
         let counted = self.counted();
         let further = |labels: &_| self.inner.settings.custom.of_series(labels, self.inner.source.as_ref());
-        families::text(&[&now, &counted.series], further, &[("replica_role", role.as_str())])
+        families::write(exposition, &[&now, &counted.series], further, &[("replica_role", role.as_str())]);
     }
 }
 

@@ -22,6 +22,12 @@ fn counting() -> Metrics {
     Metrics::with(Settings { local_queues: LocalQueues::All, ..Settings::default() }, None)
 }
 
+impl Metrics {
+    fn text(&self, role: Role) -> String {
+        Exposition::text(|exposition| self.write(role, exposition))
+    }
+}
+
 /// The samples of this name, without `replica_role`.
 fn samples(text: &str, name: &str) -> Vec<String> {
     let of = |line: &&str| line.starts_with(&format!("{name}{{"));
@@ -192,6 +198,49 @@ impl World {
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
+}
+
+#[test]
+fn histograms_have_the_bounds_of_kueue() {
+    let mut series = Series::default();
+    let bounds = |text: &str, name: &str| {
+        let bounds: Vec<String> = samples(text, &format!("{name}_bucket"))
+            .iter()
+            .filter_map(|line| Some(line.split_once("le=")?.1.split_once('}')?.0.to_owned()))
+            .collect();
+        (bounds.first().cloned(), bounds.len(), bounds.iter().rev().nth(1).cloned())
+    };
+    let text = |series: &Series| {
+        Exposition::text(|exposition| families::write(exposition, &[series], |_: &_| Vec::new(), &[]))
+    };
+    for (name, first, count, last) in [
+        ("kueue_workload_creation_latency_seconds", "0.01", 12, "10.24"),
+        ("kueue_quota_reserved_wait_time_seconds", "1", 15, "10240"),
+        ("kueue_admission_wait_time_seconds", "1", 17, "40960"),
+        ("kueue_execution_time_seconds", "1", 17, "40960"),
+        ("kueue_local_queue_admission_wait_time_seconds", "1", 15, "10240"),
+    ] {
+        series.observe(name, &[("cluster_queue", "cq")], 0.5, None);
+        let expected = (Some(first.to_owned()), count, Some(last.to_owned()));
+        assert_eq!(bounds(&text(&series), name), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_series_of_a_deleted_cohort_start_anew_with_its_next_change() {
+    let world = World::new(&Config::default());
+    world.cluster_queue("a", Some("all"), 2);
+    world.local_queue("lq", "a", json!({}));
+    let quota = ["{cohort=all,flavor=default,resource=cpu} 2"];
+    assert_eq!(world.samples("kueue_cohort_subtree_quota"), quota, "a cohort does not need an object");
+    world.metrics.cohort_deleted("all");
+    for _ in 0..2 {
+        assert_eq!(world.samples("kueue_cohort_subtree_quota"), [""; 0]);
+        assert_eq!(world.samples("kueue_cohort_info"), [""; 0]);
+    }
+    world.workload("runs", "lq", 1, |_| {});
+    world.cycle();
+    assert_eq!(world.samples("kueue_cohort_subtree_quota"), quota);
 }
 
 #[test]

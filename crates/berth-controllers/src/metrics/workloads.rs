@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_api::kueue::reasons::{admission, finished};
 use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
+use berth_apimachinery::exposition::Exemplar;
 use jiff::Timestamp;
 
 use super::families::{LabelRefs, Labels, Series};
@@ -162,65 +163,122 @@ macro_rules! pair {
     };
 }
 
+/// The events of a workload between two states, to be counted.
+struct Change<'a> {
+    series: &'a mut Series,
+    old: &'a Workload,
+    new: &'a Workload,
+    owners: &'a Owners<'a>,
+    /// Label `priority_class`.
+    class: (&'static str, &'a str),
+}
+
 /// Counts the events of a workload between two states.
 pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners: &Owners<'_>) {
-    let at = |type_: &str| became_true(old, new, type_);
     let class = new.spec.priority_class_ref.as_ref().map_or("", |class| class.name.as_str());
-    let class = [("priority_class", class)];
-    let queued = |until: Timestamp| status::seconds_queued(new, until) as f64;
-    let once =
-        |series: &mut Series, pair: &Pair| owners.each(pair, &class, |family, labels| series.add(family, labels, 1.0));
-    let took = |series: &mut Series, pair: &Pair, seconds: f64| {
-        owners.each(pair, &class, |family, labels| series.observe(family, labels, seconds));
-    };
-    if let Some(reserved) = at(conditions::QUOTA_RESERVED) {
-        once(series, &pair!("quota_reserved_workloads_total"));
-        took(series, &pair!("quota_reserved_wait_time_seconds"), queued(reserved));
+    let mut change = Change { series, old, new, owners, class: ("priority_class", class) };
+    change.admission();
+    change.readiness();
+    change.eviction();
+    change.end();
+}
+
+impl Change<'_> {
+    fn at(&self, type_: &str) -> Option<Timestamp> {
+        became_true(self.old, self.new, type_)
     }
-    if let Some(admitted) = at(conditions::ADMITTED) {
-        once(series, &pair!("admitted_workloads_total"));
-        took(series, &pair!("admission_wait_time_seconds"), queued(admitted));
-        let reserved = status::seconds_since_reservation(new, admitted) as f64;
-        took(series, &pair!("admission_checks_wait_time_seconds"), reserved);
-        for cohort in owners.cohorts {
-            series.add("kueue_cohort_subtree_admitted_workloads_total", &[("cohort", cohort.as_ref()), class[0]], 1.0);
+
+    fn queued(&self, until: Timestamp) -> f64 {
+        status::seconds_queued(self.new, until) as f64
+    }
+
+    /// The workload as an example of a value.
+    fn exemplar(&self, value: f64, at: Timestamp) -> Option<Exemplar> {
+        let (namespace, name) = (self.new.metadata.namespace.as_deref(), self.new.metadata.name.as_deref());
+        let labels = [("namespace", namespace.unwrap_or_default()), ("workload", name.unwrap_or_default())];
+        Exemplar::new(&labels, value, at)
+    }
+
+    fn once(&mut self, pair: &Pair) {
+        self.owners.each(pair, &[self.class], |family, labels| self.series.add(family, labels, 1.0));
+    }
+
+    fn took(&mut self, pair: &Pair, seconds: f64, at: Timestamp) {
+        let exemplar = self.exemplar(seconds, at);
+        self.owners.each(pair, &[self.class], |family, labels| {
+            self.series.observe(family, labels, seconds, exemplar.clone());
+        });
+    }
+
+    fn admission(&mut self) {
+        if let Some(reserved) = self.at(conditions::QUOTA_RESERVED) {
+            self.once(&pair!("quota_reserved_workloads_total"));
+            self.took(&pair!("quota_reserved_wait_time_seconds"), self.queued(reserved), reserved);
+        }
+        if let Some(admitted) = self.at(conditions::ADMITTED) {
+            self.once(&pair!("admitted_workloads_total"));
+            self.took(&pair!("admission_wait_time_seconds"), self.queued(admitted), admitted);
+            let reserved = status::seconds_since_reservation(self.new, admitted) as f64;
+            self.took(&pair!("admission_checks_wait_time_seconds"), reserved, admitted);
+            for cohort in self.owners.cohorts {
+                let labels = [("cohort", cohort.as_ref()), self.class];
+                self.series.add("kueue_cohort_subtree_admitted_workloads_total", &labels, 1.0);
+            }
         }
     }
-    if let Some(ready) = at(conditions::PODS_READY) {
-        took(series, &pair!("ready_wait_time_seconds"), queued(ready));
-        if let Some(admitted) = status::true_condition(new, conditions::ADMITTED) {
+
+    fn readiness(&mut self) {
+        let Some(ready) = self.at(conditions::PODS_READY) else { return };
+        self.took(&pair!("ready_wait_time_seconds"), self.queued(ready), ready);
+        if let Some(admitted) = status::true_condition(self.new, conditions::ADMITTED) {
             let waited = seconds(admitted.last_transition_time.0, ready);
-            took(series, &pair!("admitted_until_ready_wait_time_seconds"), waited);
+            self.took(&pair!("admitted_until_ready_wait_time_seconds"), waited, ready);
         }
     }
-    for (eviction, first) in evictions(old, new) {
-        let why =
-            [("reason", eviction.reason.as_str()), ("underlying_cause", eviction.underlying_cause.as_str()), class[0]];
-        owners.each(&pair!("evicted_workloads_total"), &why, |family, labels| series.add(family, labels, 1.0));
-        if first {
-            let of = Pair("kueue_evicted_workloads_once_total", "");
-            owners.each(&of, &why, |family, labels| series.add(family, labels, 1.0));
+
+    fn eviction(&mut self) {
+        let (old, new) = (self.old, self.new);
+        let evicted = status::true_condition(new, conditions::EVICTED).map(|it| it.last_transition_time.0);
+        for (eviction, first) in evictions(old, new) {
+            let (reason, cause) = (eviction.reason.as_str(), eviction.underlying_cause.as_str());
+            let why = [("reason", reason), ("underlying_cause", cause), self.class];
+            let exemplar = evicted.and_then(|at| self.exemplar(1.0, at));
+            self.owners.each(&pair!("evicted_workloads_total"), &why, |family, labels| {
+                self.series.count(family, labels, exemplar.clone());
+            });
+            if first {
+                let of = Pair("kueue_evicted_workloads_once_total", "");
+                self.owners.each(&of, &why, |family, labels| self.series.add(family, labels, 1.0));
+            }
+            let ready = status::true_condition(old, conditions::PODS_READY);
+            if let (Some(ready), Some(evicted)) = (ready, evicted) {
+                let ran = seconds(ready.last_transition_time.0, evicted);
+                let of = Pair("kueue_pods_ready_to_evicted_time_seconds", "");
+                let exemplar = self.exemplar(ran, evicted);
+                self.owners.each(&of, &why[..2], |family, labels| {
+                    self.series.observe(family, labels, ran, exemplar.clone());
+                });
+            }
         }
-        let ready = status::true_condition(old, conditions::PODS_READY);
-        if let (Some(ready), Some(evicted)) = (ready, status::true_condition(new, conditions::EVICTED)) {
-            let ran = seconds(ready.last_transition_time.0, evicted.last_transition_time.0);
-            let of = Pair("kueue_pods_ready_to_evicted_time_seconds", "");
-            owners.each(&of, &why[..2], |family, labels| series.observe(family, labels, ran));
+        let released = status::condition(new, conditions::QUOTA_RESERVED).map(|it| it.last_transition_time.0);
+        let completed = released.and_then(|at| Some((at, status::eviction_completed(Some(old), new, at)?)));
+        if let Some((at, (queue, reason, took))) = completed {
+            let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
+            let exemplar = self.exemplar(took.as_secs_f64(), at);
+            self.series.observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64(), exemplar);
         }
     }
-    let released = status::condition(new, conditions::QUOTA_RESERVED).map(|condition| condition.last_transition_time.0);
-    if let Some((queue, reason, took)) = released.and_then(|at| status::eviction_completed(Some(old), new, at)) {
-        let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
-        series.observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
-    }
-    if at(conditions::FINISHED).is_some() {
-        once(series, &pair!("finished_workloads_total"));
-        if let Some(ran) = status::total_execution_time(new) {
-            took(series, &pair!("execution_time_seconds"), ran.as_secs_f64());
+
+    fn end(&mut self) {
+        let Some(finished) = self.at(conditions::FINISHED) else { return };
+        self.once(&pair!("finished_workloads_total"));
+        if let Some(ran) = status::total_execution_time(self.new) {
+            self.took(&pair!("execution_time_seconds"), ran.as_secs_f64(), finished);
         }
         let replaced = |condition: &_| condition_reason(condition) == finished::WORKLOAD_SLICE_REPLACED;
-        if status::condition(new, conditions::FINISHED).is_some_and(replaced) {
-            series.add("kueue_replaced_workload_slices_total", &[("cluster_queue", owners.cluster_queue)], 1.0);
+        if status::condition(self.new, conditions::FINISHED).is_some_and(replaced) {
+            let labels = [("cluster_queue", self.owners.cluster_queue)];
+            self.series.add("kueue_replaced_workload_slices_total", &labels, 1.0);
         }
     }
 }

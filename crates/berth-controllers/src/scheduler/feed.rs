@@ -77,7 +77,7 @@ pub(super) fn watch<'a>(
     metrics: &Metrics,
     decisions: &Decisions,
 ) -> ControllerBuilder<'a> {
-    builder = watch_queues(builder, scheduler, stores, extra);
+    builder = watch_queues(builder, scheduler, stores, extra, metrics);
     if let Some((nodes, pods)) = &extra.nodes {
         builder = watch_nodes(builder, scheduler, nodes, pods);
     }
@@ -136,6 +136,7 @@ fn watch_queues<'a>(
     scheduler: &SchedulerState,
     stores: &Stores,
     extra: &Extra,
+    metrics: &Metrics,
 ) -> ControllerBuilder<'a> {
     builder = feed(builder, scheduler, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
         Some(namespace) => Some(Event::NamespaceUpserted {
@@ -156,10 +157,16 @@ fn watch_queues<'a>(
         Some(check) => Some(Event::AdmissionCheckUpserted(queues::admission_check(check))),
         None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, scheduler, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
+    let (of, cohort_metrics) = (scheduler.clone(), metrics.clone());
+    builder = feed(builder, scheduler, &extra.cohorts, move |delta: &Delta<Cohort>| match &delta.new {
         Some(new) if !cohort::concerns(delta.old.as_deref(), new) => None,
         Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
-        None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
+        None => {
+            let name = name(delta.latest().as_ref());
+            of.apply(Event::CohortRemoved(name.clone()));
+            cohort_metrics.cohort_deleted(&name);
+            None
+        }
     });
     builder = feed(builder, scheduler, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
         Some(_) if is_status_only(delta) => None,

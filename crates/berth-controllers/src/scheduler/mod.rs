@@ -21,6 +21,7 @@ mod writer;
 pub(crate) use cycle::install;
 pub(crate) use writer::Writes;
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -52,12 +53,14 @@ struct Inner {
 }
 
 /// Times of a workload in nanoseconds. Objects contain only whole seconds; by these, two workloads
-/// that are admitted within one second would be ordered by their UIDs. After a restart only whole
-/// seconds are known.
+/// that are admitted within one second would be ordered by their UIDs, and an eviction would count
+/// as earlier than a creation of the same second. After a restart only whole seconds are known.
 #[derive(Clone, Copy, Default)]
 struct Exact {
     seen: Option<Time>,
     reserved: Option<Time>,
+    evicted: Option<Time>,
+    preempted: Option<Time>,
 }
 
 /// Work queues of the controllers that are woken by changes in the engine.
@@ -115,6 +118,7 @@ impl SchedulerState {
     pub(crate) fn refine(&self, workload: &mut Workload) {
         let now = self.now();
         let mut exact = self.exact();
+        let is_new = !exact.contains_key(&workload.key);
         let known = exact.entry(workload.key.clone()).or_default();
         // If a workload was first seen in the second of its creation, the time at which it was seen
         // is used as its creation time.
@@ -126,6 +130,12 @@ impl SchedulerState {
             && reserved.seconds() == at.seconds()
         {
             workload.reserved_at = Some(reserved);
+        }
+        let evictions = [(&mut workload.evicted, &mut known.evicted), (&mut workload.preempted, &mut known.preempted)];
+        for (eviction, known) in evictions {
+            if let Some(eviction) = eviction {
+                eviction.at = exact_eviction(known, eviction.at, now, is_new);
+            }
         }
     }
 
@@ -199,9 +209,47 @@ impl SchedulerState {
     }
 }
 
+/// Time of an eviction whose condition has this second. The time at which it was first seen is used.
+/// If that is in a later second, the end of the condition's second is: the eviction is later than
+/// everything that the scheduler saw before it. `is_new`: the workload was first seen with it, so
+/// its order among other events of that second is unknown.
+fn exact_eviction(known: &mut Option<Time>, at: Time, now: Time, is_new: bool) -> Time {
+    const LAST_NANOSECOND: Duration = Duration::from_nanos(999_999_999);
+    if let Some(known) = known.filter(|known| known.seconds() == at.seconds()) {
+        return known;
+    }
+    let exact = match now.seconds().cmp(&at.seconds()) {
+        Ordering::Equal => now,
+        Ordering::Greater if !is_new => at.after(LAST_NANOSECOND),
+        _ => at,
+    };
+    *known = Some(exact);
+    exact
+}
+
 /// A timestamp as the engine counts time.
 pub fn time(at: Timestamp) -> Time {
     // Nanoseconds since 1970 fit 64 bits from the year 1677 until the year 2262; other times are
     // clamped to this range.
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eviction_is_later_than_what_was_seen_before_it_in_its_second() {
+        let at = Time::from_seconds(4);
+        let (during, later) = (at.after(Duration::from_millis(800)), at.after(Duration::from_millis(1100)));
+        let mut known = None;
+        assert_eq!(exact_eviction(&mut known, at, during, false), during);
+        assert_eq!(exact_eviction(&mut known, at, later, false), during, "a time stays as it was first seen");
+        let next = Time::from_seconds(5);
+        assert_eq!(exact_eviction(&mut known, next, next, false), next, "a new eviction has a new time");
+
+        let end = exact_eviction(&mut None, at, later, false);
+        assert!(during < end && end < next, "an eviction that is seen late: {end:?}");
+        assert_eq!(exact_eviction(&mut None, at, later, true), at, "a restart knows whole seconds only");
+    }
 }

@@ -455,7 +455,14 @@ impl Writer {
     fn record(&self, report: Report) {
         if let Some(about) = self.stores.workloads.get(&object_key(&report.about)) {
             let message = truncate(report.message(), EVENT_MESSAGE_MAX);
-            self.recorder.event(about.as_ref(), report.event.event_type, &report.event.reason, &message);
+            let PlannedEvent { event_type, reason, .. } = &report.event;
+            // A workload with many victims has one event with a count, as in Kueue. Each victim has
+            // events of its own.
+            if reason == events::PREEMPTED_WORKLOAD {
+                self.recorder.event_in_series(about.as_ref(), *event_type, reason, &message);
+            } else {
+                self.recorder.event(about.as_ref(), *event_type, reason, &message);
+            }
         }
     }
 

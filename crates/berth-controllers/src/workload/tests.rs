@@ -272,6 +272,38 @@ fn an_evicted_workload_is_requeued_after_its_cause_ends() {
     }
 }
 
+/// Users and tests of other programs reserve quota by hand.
+#[test]
+fn a_reservation_by_hand_is_admitted_without_its_queues() {
+    let mut reserved = workload(json!({}));
+    let admission = berth_api::kueue::v1beta2::Admission { cluster_queue: "cq".into(), ..Default::default() };
+    status::set_quota_reservation(&mut reserved, admission, at("00:59:00"));
+    let plan = reconcile_with(&Config::default(), &Stores::by_hand(), &reserved);
+    let after = last_status(plan).expect("a write");
+    assert_eq!(text_of(&after, "Admitted").as_deref(), Some("True Admitted: The workload is admitted"));
+}
+
+#[test]
+fn a_workload_without_a_queue_reports_that() {
+    let mut waits = workload(json!({}));
+    waits.spec.queue_name = String::new();
+    assert_eq!(why(&Stores::by_hand(), &waits).as_deref(), Some("Misconfigured: LocalQueue  doesn't exist"));
+}
+
+/// The manager of an external framework may evict without setting the condition Requeued.
+#[test]
+fn a_backoff_without_the_condition_requeued_ends_too() {
+    let mut waits = workload(json!({}));
+    status::set_requeue_state(&mut waits, at("01:00:30"), true);
+    let plan = reconcile_with(&Config::default(), &stores("blue"), &waits);
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(30)));
+    status::status_mut(&mut waits).requeue_state = None;
+    status::set_requeue_state(&mut waits, at("00:59:00"), true);
+    let after = last_status(reconcile_with(&Config::default(), &stores("blue"), &waits)).expect("a write");
+    let state = after.status.and_then(|status| status.requeue_state).expect("the count is kept");
+    assert_eq!((state.count, state.requeue_at), (Some(1), None));
+}
+
 /// Semantics §22: of several reasons for missing quota, the reason that must be resolved first is
 /// reported.
 #[test]

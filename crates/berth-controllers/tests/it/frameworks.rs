@@ -1,6 +1,7 @@
 //! Kinds of other projects: queued while the cluster serves them, regardless of the other fields of
 //! their specs.
 
+use berth_apimachinery::exposition::Exposition;
 use berth_controllers::Config;
 use berth_runtime::Manager;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -139,7 +140,8 @@ async fn a_kind_that_is_removed_and_added_again_is_queued_whenever_it_is_served(
     let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
     undefine(&cluster, JOB_SETS).await;
     let kinds = manager.kinds();
-    let served = || kinds.text().contains("berth_kind_served{group=\"jobset.x-k8s.io\",resource=\"jobsets\"} 1\n");
+    let text = || Exposition::text(|exposition| kinds.write(exposition));
+    let served = || text().contains("berth_kind_served{group=\"jobset.x-k8s.io\",resource=\"jobsets\"} 1\n");
     let caches = manager.cache_state();
     tokio::spawn(manager.run(std::future::pending()));
     with_queue(&cluster).await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use berth_controllers::jobs::naming::{OwnerKind, workload_name};
-use berth_controllers::{Config, Gates};
+use berth_controllers::{Config, Gate, Gates};
 use futures::StreamExt;
 use kube::api::{DynamicObject, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
@@ -528,4 +528,75 @@ async fn a_job_reports_which_object_the_api_rejects() {
     cluster.create(job("held", "lq", "1")).await;
     cluster.pass(5).await;
     says(&cluster, "held", "WriteRefused", "exceeded quota: none").await;
+}
+
+fn workload(name: &str, cpu: &str, priority: i32, more: Value) -> Value {
+    let mut workload = json!({
+        "apiVersion": KUEUE, "kind": "Workload", "metadata": {"name": name, "namespace": "team"},
+        "spec": {
+            "queueName": "lq", "priority": priority,
+            "podSets": [{"name": "main", "count": 1, "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}],
+            }}}],
+        },
+    });
+    for (key, value) in more.as_object().into_iter().flatten() {
+        workload["spec"][key] = value.clone();
+    }
+    workload
+}
+
+async fn holds_quota(cluster: &Cluster, name: &str) -> bool {
+    let workload = cluster.get(KUEUE, "Workload", Some("team"), name).await;
+    condition(&workload, "QuotaReserved").starts_with("True")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_with_a_closed_preemption_gate_preempts_none_and_blocks_none() {
+    let feature_gates = Gates::default().with(Gate::MultiKueueOrchestratedPreemption, true);
+    let cluster = Cluster::start(Config { feature_gates, ..Config::default() }).await;
+    team(&cluster).await;
+    let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
+    cluster.create(cluster_queue("cq", "2", preemption)).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    cluster.create(workload("low", "1500m", 0, json!({}))).await;
+    cluster.pass(2).await;
+    cluster.create(workload("high", "1", 9, json!({"preemptionGates": [{"name": "dispatcher"}]}))).await;
+    cluster.pass(5).await;
+    cluster.create(workload("small", "500m", 0, json!({}))).await;
+    cluster.pass(2).await;
+    assert!(holds_quota(&cluster, "low").await && holds_quota(&cluster, "small").await);
+    let gated = cluster.get(KUEUE, "Workload", Some("team"), "high").await;
+    assert_eq!(condition(&gated, "BlockedOnPreemptionGates"), "True/PreemptionGated", "{gated:#}");
+    assert_eq!(gated["status"]["preemptionGates"][0]["position"], "Closed", "{gated:#}");
+    // Another program opens the gate.
+    let open = json!([{"name": "dispatcher", "position": "Open", "lastTransitionTime": "2026-01-01T01:00:00Z"}]);
+    cluster
+        .api(&gated)
+        .patch_status("high", &PatchParams::default(), &Patch::Merge(json!({"status": {"preemptionGates": open}})))
+        .await
+        .expect("the status is valid");
+    cluster.pass(5).await;
+    let low = cluster.get(KUEUE, "Workload", Some("team"), "low").await;
+    assert_eq!(condition(&low, "Evicted"), "True/Preempted", "{low:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_explicit_statuses_a_new_workload_reports_what_its_class_waits_for() {
+    let feature_gates = Gates::default().with(Gate::UnadmittedWorkloadsExplicitStatus, true);
+    let cluster = Cluster::start(Config { feature_gates, ..Config::default() }).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "1", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    for name in ["running", "evaluated", "equivalent"] {
+        cluster.create(workload(name, "1", 0, json!({}))).await;
+        cluster.pass(2).await;
+    }
+    let equivalent = cluster.get(KUEUE, "Workload", Some("team"), "equivalent").await;
+    assert_eq!(condition(&equivalent, "QuotaReserved"), "False/WaitingForQuota", "{equivalent:#}");
+    let expected = "Bypassed scheduling evaluation because an equivalent workload recently failed";
+    assert_eq!(message(&equivalent, "QuotaReserved"), expected);
+    let evaluated = cluster.get(KUEUE, "Workload", Some("team"), "evaluated").await;
+    assert!(message(&evaluated, "QuotaReserved").starts_with("couldn't assign flavors"), "{evaluated:#}");
 }

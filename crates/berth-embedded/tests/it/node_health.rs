@@ -230,7 +230,7 @@ async fn agents_label_nodes_by_their_simulated_faults() {
     patch_node(&world, &node, faults(r#"{"pciebw": {"3": 2.1}}"#)).await;
     eventually("the node is warned of", async || health(&world, &node).await.as_deref() == Some("WARN")).await;
     assert!(has_event(&world, "GPUHealthChanged", "pciebw: GPU 3 has 2.1 GB/s, expected at least 4").await);
-    let metrics = world.autopilot().metrics();
+    let metrics = world.autopilot().respond("/metrics", "").await.text;
     let value = format!(
         "health=\"pciebw\",node=\"{node}\",cpumodel=\"amd64\",gpumodel=\"nvidia-h100-80gb\",deviceid=\"3\"}} 2.1\n"
     );

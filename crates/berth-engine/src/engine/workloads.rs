@@ -94,6 +94,7 @@ impl Engine {
             || old.deleting != facts.deleting
             || old.evicted != facts.evicted
             || old.requeued != facts.requeued
+            || old.requeue_at != facts.requeue_at
             || old.preemption_gated != facts.preemption_gated
             || old.inadmissible != facts.inadmissible;
         // The heap is ordered by the record: remove the workload before the record changes.

@@ -33,7 +33,8 @@ pub(crate) struct PendingQueues {
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
     /// Workloads that joined an inadmissible class and whose condition still shows why they were
-    /// evicted. The reason why they wait now was not reported yet.
+    /// evicted, or that are new (gate UnadmittedWorkloadsExplicitStatus). The reason why they wait
+    /// now was not reported yet.
     pub to_report: Vec<WorkloadKey>,
 }
 
@@ -95,7 +96,8 @@ impl PendingQueues {
         } else {
             self.put_in_line(world, queue, id, false);
             let record = world.record(id);
-            if class_is_inadmissible && record.facts.evicted.is_some() {
+            let is_reported = record.facts.evicted.is_some() || world.config.gates.unadmitted_workloads_explicit_status;
+            if class_is_inadmissible && is_reported {
                 self.to_report.push(record.key().clone());
             }
         }

@@ -1,6 +1,7 @@
 //! Workloads that may be preempted, and those that are protected.
 
-use berth_engine::model::{BorrowWithinCohort, ClusterQueue, PreemptionPolicy};
+use berth_engine::Name;
+use berth_engine::model::{BorrowWithinCohort, ClusterQueue, Eviction, PreemptionPolicy, Time};
 
 use crate::cluster::{Cluster, job, queue};
 
@@ -133,4 +134,34 @@ fn quota_that_a_queue_does_not_lend_stays_available_to_it_at_any_depth() {
     // The quota that it keeps is available to it at once, without a preemption.
     cluster.submit(job("own", "lender", 2));
     assert_eq!(cluster.cycle(), ["admit own on default x1"]);
+}
+
+/// With the gate PrioritySortingWithinCohort off, the order of a cycle ignores priorities, and a
+/// preempted workload counts as queued at its preemption.
+#[test]
+fn without_sorting_by_priority_the_victim_is_behind_its_preemptor() {
+    let mut cluster = Cluster::with(|config| config.gates.priority_sorting_within_cohort = false);
+    cluster.flavor("default");
+    cluster.queue(queue("a").cohort("all").limited("default", 0, Some(10), None).with(reclaims));
+    cluster.queue(queue("b").cohort("all").limited("default", 5, Some(5), None).with(|queue| {
+        reclaims(queue);
+        queue.preemption.borrow_within_cohort = BorrowWithinCohort::LowerPriority { max_priority_threshold: Some(9) };
+    }));
+    cluster.queue(queue("c").cohort("all").flavor("default", 5));
+    cluster.submit(job("victim", "a", 4).priority(1).created(1)).settle();
+    cluster.submit(job("first", "b", 4).priority(2).created(2)).settle();
+    cluster.submit(job("second", "b", 4).priority(2).created(2));
+    assert_eq!(cluster.cycle(), ["preempt victim (InCohortReclaimWhileBorrowing) for second"]);
+    let evicted = |reason: &str| Some(Eviction { reason: Name::from(reason), at: Time::from_seconds(2) });
+    cluster.update("victim", |workload| {
+        workload.evicted = evicted("Preempted");
+        workload.preempted = evicted("InCohortReclaimWhileBorrowing");
+    });
+    cluster.settle();
+    cluster.update("victim", |workload| {
+        workload.admission = None;
+        workload.admitted = false;
+    });
+    let lines = cluster.settle();
+    assert_eq!(cluster.running(), ["first", "second"], "{lines:#?}");
 }

@@ -1,7 +1,7 @@
 //! Waiting workloads: their places and the order in which they are popped.
 
 use berth_engine::Event;
-use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, WorkloadKey};
+use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, Workload, WorkloadKey};
 
 use crate::cluster::{Cluster, job, queue};
 
@@ -110,6 +110,17 @@ fn a_workload_is_not_considered_during_its_back_off() {
     assert_eq!(cluster.settle(), Vec::<String>::new());
     cluster.now = Time::from_seconds(1060);
     cluster.update("evicted", |workload| workload.requeued = Some(true));
+    assert_eq!(cluster.settle(), ["admit evicted on default x1"]);
+}
+
+#[test]
+fn a_back_off_without_the_condition_requeued_ends_when_its_time_is_removed() {
+    let mut cluster = one_queue(QueueingStrategy::BestEffortFifo);
+    let back_off = |workload: &mut Workload| workload.requeue_at = Some(Time::from_seconds(1060));
+    cluster.submit(job("evicted", "a", 1).with(back_off));
+    assert_eq!(cluster.settle(), Vec::<String>::new());
+    cluster.now = Time::from_seconds(1060);
+    cluster.update("evicted", |workload| workload.requeue_at = None);
     assert_eq!(cluster.settle(), ["admit evicted on default x1"]);
 }
 

@@ -12,9 +12,11 @@ use serde_json::{Value, json};
 use super::Output;
 use super::forecasts::{from_now, timestamp};
 use super::source::SourceOptions;
-use crate::live::what_if::{Comparison, Fate, Figures, Row, compare};
+use crate::live::future::JobFuture;
+use crate::live::what_if::{Comparison, Figures, Row, compare};
 use crate::objects::Template;
-use crate::report::time;
+use crate::policy::unit_name;
+use crate::report::{number, percent, time};
 use crate::snapshot::{Changes, Snapshot};
 
 /// Options of `berth what-if`.
@@ -40,6 +42,10 @@ pub struct Options {
     /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main. May be repeated.
     #[arg(long, value_name = "KIND/[NAMESPACE/]NAME")]
     without: Vec<String>,
+    /// A price per hour of a CPU, a GiB of memory or a piece of another resource, for the cost of both
+    /// futures; may be repeated.
+    #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
+    prices: Vec<String>,
     /// Show all jobs, not only those for which something changes.
     #[arg(short, long)]
     all: bool,
@@ -64,7 +70,8 @@ pub fn run(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> an
     let changed = changes.apply(snapshot)?;
     let before = options.source.prepare(snapshot, template)?;
     let after = options.source.prepare(&changed, template)?;
-    let comparison = compare((&before.state, &before.prospect), (&after.state, &after.prospect));
+    let prices = super::prices(&options.prices)?;
+    let comparison = compare((&before.state, &before.prospect), (&after.state, &after.prospect), &prices);
     Ok(match options.output {
         Output::Table => table(&comparison, options.all),
         Output::Json => format!("{:#}\n", json(&comparison, options.all)),
@@ -89,6 +96,16 @@ fn table(comparison: &Comparison, all: bool) -> String {
         cells("lost work", &|it| spent(it.lost)),
         cells("time until all known jobs ended", &|it| spent(it.wall)),
     ];
+    for resource in after.utilization.keys() {
+        let share = |it: &Figures| it.utilization.get(resource).map_or("-".to_owned(), |share| percent(*share));
+        rows.push(cells(&format!("{} in use until all have started", unit_name(resource)), &share));
+    }
+    rows.push(cells("fairness of the queues (1 is best)", &|it| format!("{:.2}", it.fairness)));
+    if before.cost.is_some() {
+        let price = |cost: Option<f64>| cost.map_or("-".to_owned(), number);
+        rows.push(cells("cost", &|it| price(it.cost)));
+        rows.push(cells("cost of lost work", &|it| price(it.lost_cost)));
+    }
     if before.restless + after.restless > 0 {
         rows.push(cells("instants of endless preemptions", &|it| it.restless.to_string()));
     }
@@ -115,7 +132,7 @@ fn table(comparison: &Comparison, all: bool) -> String {
 }
 
 /// Jobs that are evicted when a new job is admitted, and not without it.
-fn victims<'a>(comparison: &'a Comparison, fate: &Fate) -> Vec<&'a str> {
+fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
     let is_victim = |row: &&Row| {
         let at = row.after.as_ref().and_then(|after| after.evicted);
         let without = row.before.as_ref().and_then(|before| before.evicted);
@@ -126,7 +143,7 @@ fn victims<'a>(comparison: &'a Comparison, fate: &Fate) -> Vec<&'a str> {
 
 fn cells_of(comparison: &Comparison, row: &Row) -> Vec<String> {
     let now = comparison.at;
-    let start = |fate: Option<&Fate>| match fate {
+    let start = |fate: Option<&JobFuture>| match fate {
         None => "-".to_owned(),
         Some(_) if row.holds => "runs".to_owned(),
         Some(fate) => from_now(now, fate.admitted),
@@ -140,7 +157,7 @@ fn cells_of(comparison: &Comparison, row: &Row) -> Vec<String> {
 }
 
 fn json(comparison: &Comparison, all: bool) -> Value {
-    let fate = |fate: Option<&Fate>| {
+    let fate = |fate: Option<&JobFuture>| {
         fate.map(|fate| {
             json!({
                 "start": fate.admitted.and_then(timestamp),
@@ -161,6 +178,7 @@ fn json(comparison: &Comparison, all: bool) -> Value {
             "start": it.admitted, "unknown": it.unknown, "meanWaitSeconds": it.wait_mean.as_secs_f64(),
             "longestWaitSeconds": it.wait_max.as_secs_f64(), "evictions": it.evictions,
             "lostSeconds": it.lost.as_secs_f64(), "wallSeconds": it.wall.as_secs_f64(), "restless": it.restless,
+            "utilization": it.utilization, "fairness": it.fairness, "cost": it.cost, "lostCost": it.lost_cost,
         })
     };
     let rows: Vec<Value> = shown(comparison, all).map(row).collect();

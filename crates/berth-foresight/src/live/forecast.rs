@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use berth_engine::Name;
 use berth_engine::model::{Time, WorkloadKey};
+use berth_engine::{Event, Name};
 
 use super::future::{self, Future, Until};
 use super::run_times::{RunTime, RunTimes};
@@ -92,6 +92,16 @@ impl Prospect {
     /// The future with the median of each run time.
     pub fn expected(&self) -> Future {
         self.run(|_, time| time.median(), Until::TheEnd)
+    }
+
+    /// The configuration objects of the state.
+    pub fn objects(&self) -> &[Event] {
+        &self.load.objects
+    }
+
+    /// The median of a job's run time; it lies beyond the end of a future if it is not known.
+    pub fn run_time(&self, number: usize) -> Duration {
+        self.run_times.get(number).map_or(Duration::MAX, RunTime::median)
     }
 
     /// True if the run time of a job is not known.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_engine::model::{Admission, Time, Workload};
 use berth_engine::{EngineConfig, Event, Name};
-use berth_load::{Capacity, Probe, Unlimited, drive};
+use berth_load::{Capacity, History, Probe, Unlimited, drive};
 
 use super::State;
 use super::capacity::Pools;
@@ -12,7 +12,7 @@ use crate::forward::{Forward, ForwardJob};
 use crate::objects::Objects;
 
 /// What happens to a job.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobFuture {
     /// When it is admitted next; `None` if that does not happen. A job that holds quota at the start
     /// has the time of that admission.
@@ -29,10 +29,6 @@ pub struct JobFuture {
     pub evicted: Option<Time>,
     /// Work that evictions lost.
     pub lost: Duration,
-    /// Since when it holds quota.
-    holds_since: Option<Time>,
-    /// Since when its pods run, under the quota that it holds.
-    runs_since: Option<Time>,
 }
 
 /// What happens to the jobs of a state, in their order.
@@ -40,10 +36,8 @@ pub struct JobFuture {
 pub struct Future {
     /// Per job.
     pub jobs: Vec<JobFuture>,
-    /// Time from the start until the last job ended.
-    pub wall: Duration,
-    /// Instants at which jobs preempted each other again and again.
-    pub restless: u64,
+    /// The periods in which they hold quota, and figures of the run.
+    pub history: History,
 }
 
 /// When a run may stop.
@@ -94,14 +88,18 @@ pub fn run(load: &Forward, config: &EngineConfig, pools: Option<&Pools>, until: 
 fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, until: Until) -> Future {
     let waits: Vec<bool> = load.jobs.iter().map(|job| job.workload.admission.is_none()).collect();
     let open = waits.iter().filter(|waits| **waits).count();
-    let mut watch = Watch { jobs: vec![JobFuture::default(); load.jobs.len()], waits, open, until };
+    let jobs = load.jobs.len();
+    let mut watch =
+        Watch { jobs: vec![JobFuture::default(); jobs], since: vec![Since::default(); jobs], waits, open, until };
     let history = drive::run_on(load, config.clone(), &mut watch, capacity);
-    Future { jobs: watch.jobs, wall: history.wall, restless: history.restless }
+    Future { jobs: watch.jobs, history }
 }
 
 /// Records what happens to each job.
 struct Watch {
     jobs: Vec<JobFuture>,
+    /// The current admission of each job.
+    since: Vec<Since>,
     /// True for jobs that were never admitted.
     waits: Vec<bool>,
     /// Number of these jobs.
@@ -109,14 +107,22 @@ struct Watch {
     until: Until,
 }
 
+/// The current admission of a job.
+#[derive(Debug, Clone, Copy, Default)]
+struct Since {
+    /// Since when the job holds quota.
+    holds: Option<Time>,
+    /// Since when its pods run.
+    runs: Option<Time>,
+}
+
 impl Watch {
     fn admit(&mut self, number: usize, admission: &Admission, at: Time) {
-        let job = &mut self.jobs[number];
-        if job.holds_since.is_some() {
+        let (job, since) = (&mut self.jobs[number], &mut self.since[number]);
+        if since.holds.is_some() {
             return;
         }
-        job.holds_since = Some(at);
-        job.runs_since = None;
+        *since = Since { holds: Some(at), runs: None };
         if job.admitted.is_none() {
             job.admitted = Some(at);
             let mut flavors: Vec<Name> =
@@ -140,20 +146,19 @@ impl Probe for Watch {
                 self.open -= usize::from(std::mem::take(&mut self.waits[number]));
             }
             None => {
-                let job = &mut self.jobs[number];
-                if let Some(since) = job.holds_since.take() {
+                let (job, since) = (&mut self.jobs[number], std::mem::take(&mut self.since[number]));
+                if let Some(holds) = since.holds {
                     job.evictions += 1;
                     job.evicted.get_or_insert(now);
-                    job.lost += job.runs_since.take().map_or(Duration::ZERO, |from| from.max(since).until(now));
+                    job.lost += since.runs.map_or(Duration::ZERO, |from| from.max(holds).until(now));
                 }
             }
         }
     }
 
     fn running(&mut self, number: usize, from: Time) {
-        let job = &mut self.jobs[number];
-        job.runs_since = Some(from);
-        job.running.get_or_insert(from);
+        self.since[number].runs = Some(from);
+        self.jobs[number].running.get_or_insert(from);
     }
 
     fn is_enough(&self) -> bool {

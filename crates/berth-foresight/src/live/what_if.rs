@@ -12,6 +12,8 @@ use berth_engine::model::{Time, WorkloadKey};
 use super::State;
 use super::forecast::Prospect;
 use super::future::{Future, JobFuture};
+use crate::figures::{cost, jain, slowdown, utilization};
+use crate::policy::{Prices, nominal_quota};
 
 /// A job in both futures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,26 +25,9 @@ pub struct Row {
     /// True if it holds quota now.
     pub holds: bool,
     /// Without the changes; `None` if the job is not there.
-    pub before: Option<Fate>,
+    pub before: Option<JobFuture>,
     /// With the changes; `None` if the job is not there.
-    pub after: Option<Fate>,
-}
-
-/// What happens to a job in one future.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fate {
-    /// When it is admitted; `None` if that is not known.
-    pub admitted: Option<Time>,
-    /// When all its pods run.
-    pub running: Option<Time>,
-    /// When it ends; `None` if that is not known.
-    pub ended: Option<Time>,
-    /// Flavors of its next admission.
-    pub flavors: Vec<Name>,
-    /// Number of evictions.
-    pub evictions: u64,
-    /// When it is evicted first.
-    pub evicted: Option<Time>,
+    pub after: Option<JobFuture>,
 }
 
 impl Row {
@@ -53,7 +38,7 @@ impl Row {
 }
 
 /// Figures of one future.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figures {
     /// Waiting jobs that are admitted.
     pub admitted: usize,
@@ -67,6 +52,17 @@ pub struct Figures {
     pub evictions: u64,
     /// Work that evictions lose.
     pub lost: Duration,
+    /// Share of nominal quota in use per resource, from now until the last waiting job of both futures
+    /// is admitted: later, nothing competes for it. Empty if nothing waits.
+    pub utilization: BTreeMap<Name, f64>,
+    /// Jain's index over the mean bounded slowdowns of the cluster queues' jobs that end: 1 if all
+    /// queues' jobs are slowed down alike.
+    pub fairness: f64,
+    /// Cost of the quota used from now until the last job of both futures has ended; `None` without
+    /// prices.
+    pub cost: Option<f64>,
+    /// The part of the cost whose work evictions lose.
+    pub lost_cost: Option<f64>,
     /// Time until the last job with a known run time has ended.
     pub wall: Duration,
     /// Instants at which jobs preempt each other again and again.
@@ -86,8 +82,11 @@ pub struct Comparison {
     pub after: Figures,
 }
 
+/// A state and what its future needs.
+pub type Side<'a> = (&'a State, &'a Prospect);
+
 /// Compares the future of a state without changes to that of a state with changes.
-pub fn compare(before: (&State, &Prospect), after: (&State, &Prospect)) -> Comparison {
+pub fn compare(before: Side<'_>, after: Side<'_>, prices: &Prices) -> Comparison {
     let (old, new) = (before.1.expected(), after.1.expected());
     let mut rows = Vec::new();
     let numbers = |state: &State| -> BTreeMap<WorkloadKey, usize> {
@@ -100,32 +99,56 @@ pub fn compare(before: (&State, &Prospect), after: (&State, &Prospect)) -> Compa
             job: job.title(),
             is_new: false,
             holds: job.holds(),
-            before: Some(fate(future)),
-            after: other.map(|number| fate(&new.jobs[number])),
+            before: Some(future.clone()),
+            after: other.map(|number| new.jobs[number].clone()),
         });
     }
     for (job, future) in after.0.jobs.iter().zip(&new.jobs) {
         if !known.contains_key(&job.key) {
-            let fate = Some(fate(future));
-            rows.push(Row { job: job.title(), is_new: true, holds: job.holds(), before: None, after: fate });
+            let after = Some(future.clone());
+            rows.push(Row { job: job.title(), is_new: true, holds: job.holds(), before: None, after });
         }
     }
-    Comparison { at: before.0.at, rows, before: figures(before.0, &old), after: figures(after.0, &new) }
-}
-
-fn fate(future: &JobFuture) -> Fate {
-    Fate {
-        admitted: future.admitted,
-        running: future.running,
-        ended: future.ended,
-        flavors: future.flavors.clone(),
-        evictions: future.evictions,
-        evicted: future.evicted,
+    let spans = [(before.0, &old), (after.0, &new)].map(|(state, future)| Span::of(state, future));
+    let span = Span { contended: spans[0].contended.max(spans[1].contended), all: spans[0].all.max(spans[1].all) };
+    Comparison {
+        at: before.0.at,
+        rows,
+        before: figures(before, &old, span, prices),
+        after: figures(after, &new, span, prices),
     }
 }
 
-fn figures(state: &State, future: &Future) -> Figures {
-    let mut figures = Figures { wall: future.wall, restless: future.restless, ..Figures::default() };
+/// Ends of the times to which figures refer. Both futures are measured over the same times.
+#[derive(Clone, Copy)]
+struct Span {
+    /// The last admission of a job that waits now.
+    contended: Time,
+    /// The end of the last job.
+    all: Time,
+}
+
+impl Span {
+    fn of(state: &State, future: &Future) -> Span {
+        let waiting = state.jobs.iter().zip(&future.jobs).filter(|(job, _)| !job.holds());
+        let last = waiting.filter_map(|(_, future)| future.admitted).max();
+        Span { contended: last.unwrap_or(state.at).max(state.at), all: state.at.after(future.history.wall) }
+    }
+}
+
+fn figures((state, prospect): Side<'_>, future: &Future, span: Span, prices: &Prices) -> Figures {
+    let history = &future.history;
+    let priced = |lost_only: bool| cost(history, prices, (state.at, span.all), lost_only);
+    let quota = if span.contended > state.at { nominal_quota(prospect.objects()) } else { BTreeMap::new() };
+    let mut figures = Figures {
+        wall: history.wall,
+        restless: history.restless,
+        utilization: utilization(history, &quota, state.at, span.contended),
+        fairness: fairness(state, prospect, future),
+        cost: priced(false),
+        lost_cost: priced(true),
+        ..Figures::default()
+    };
     let mut waits = Vec::new();
     for (job, of_job) in state.jobs.iter().zip(&future.jobs) {
         figures.evictions += of_job.evictions;
@@ -143,4 +166,18 @@ fn figures(state: &State, future: &Future) -> Figures {
     let count = u32::try_from(waits.len()).unwrap_or(u32::MAX).max(1);
     figures.wait_mean = waits.iter().sum::<Duration>() / count;
     figures
+}
+
+/// Jain's index over the cluster queues' mean slowdowns.
+fn fairness(state: &State, prospect: &Prospect, future: &Future) -> f64 {
+    let mut slowdowns: BTreeMap<&Name, Vec<f64>> = BTreeMap::new();
+    for (number, (job, of_job)) in state.jobs.iter().zip(&future.jobs).enumerate() {
+        let (Some(queue), Some(ended)) = (&job.cluster_queue, of_job.ended) else { continue };
+        let run = prospect.run_time(number).as_secs_f64();
+        let wait = job.workload.created.until(ended).as_secs_f64() - run;
+        slowdowns.entry(queue).or_default().push(slowdown(wait.max(0.0), run));
+    }
+    let means: Vec<f64> =
+        slowdowns.values().map(|of_queue| of_queue.iter().sum::<f64>() / of_queue.len() as f64).collect();
+    jain(&means)
 }

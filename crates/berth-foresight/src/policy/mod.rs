@@ -53,19 +53,27 @@ impl Policy {
         })
     }
 
-    /// The nominal quota of all queues and cohorts per resource; resources with an unlimited quota
-    /// are missing.
+    /// The nominal quota of its objects, see [`nominal_quota`].
     pub fn quota(&self) -> BTreeMap<Name, i64> {
-        let groups = self.cluster_queues().flat_map(|queue| &queue.resource_groups);
-        let groups = groups.chain(self.cohorts().flat_map(|cohort| &cohort.resource_groups));
-        let quotas = groups.flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.quotas);
-        let mut sums: BTreeMap<Name, Amount> = BTreeMap::new();
-        for (resource, quota) in quotas {
-            *sums.entry(resource.clone()).or_default() += quota.nominal;
-        }
-        let bounded = sums.into_iter().filter(|(_, amount)| !amount.is_unlimited());
-        bounded.map(|(resource, amount)| (resource, amount.saturated())).collect()
+        nominal_quota(&self.objects)
     }
+}
+
+/// The nominal quota of all queues and cohorts per resource; resources with an unlimited quota are
+/// missing.
+pub fn nominal_quota(objects: &[Event]) -> BTreeMap<Name, i64> {
+    let groups = objects.iter().flat_map(|event| match event {
+        Event::ClusterQueueUpserted(queue) => queue.resource_groups.as_slice(),
+        Event::CohortUpserted(cohort) => cohort.resource_groups.as_slice(),
+        _ => &[],
+    });
+    let quotas = groups.flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.quotas);
+    let mut sums: BTreeMap<Name, Amount> = BTreeMap::new();
+    for (resource, quota) in quotas {
+        *sums.entry(resource.clone()).or_default() += quota.nominal;
+    }
+    let bounded = sums.into_iter().filter(|(_, amount)| !amount.is_unlimited());
+    bounded.map(|(resource, amount)| (resource, amount.saturated())).collect()
 }
 
 /// Why a policy cannot be used.

@@ -2,6 +2,7 @@
 
 mod checks;
 mod commands;
+mod comparisons;
 mod forecasts;
 mod futures;
 mod gke;

@@ -3,6 +3,7 @@
 mod amd;
 mod file;
 mod nvidia;
+pub(crate) mod usage;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use berth_api::appwrapper::pod_sets::PodSet;
-use berth_runtime::stamp;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSchedulingGate, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -232,22 +231,6 @@ impl<'a> State<'a> {
 /// Sets a condition. Its transition time moves only if its status changes.
 pub fn set(conditions: &mut Vec<Condition>, type_: &str, state: State<'_>, now: Timestamp) {
     let State { status, reason, message } = state;
-    match conditions.iter_mut().find(|condition| condition.type_ == type_) {
-        Some(known) => {
-            if known.status != status {
-                status.clone_into(&mut known.status);
-                known.last_transition_time = stamp(now);
-            }
-            reason.clone_into(&mut known.reason);
-            message.clone_into(&mut known.message);
-        }
-        None => conditions.push(Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            last_transition_time: stamp(now),
-            observed_generation: None,
-        }),
-    }
+    let new = Condition { status: status.to_owned(), ..berth_runtime::condition(type_, false, reason, message, now) };
+    berth_runtime::set_condition(conditions, new);
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_apimachinery::exposition::Exposition;
 use berth_apimachinery::percent::decode_component;
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -62,9 +63,11 @@ impl AutopilotApi {
         self.0.lock().clone()
     }
 
-    /// The agents' metrics in the Prometheus text format.
-    pub fn metrics(&self) -> String {
-        self.agents().map(|agents| metrics::text(&agents.results.all())).unwrap_or_default()
+    /// Writes the agents' metrics.
+    pub fn write_metrics(&self, exposition: &mut Exposition) {
+        if let Some(agents) = self.agents() {
+            metrics::write(&agents.results.all(), exposition);
+        }
     }
 
     /// Responds to a GET request.
@@ -80,7 +83,7 @@ impl AutopilotApi {
             "/status" => {}
             "/invasive" => return invade(&agents, &request).await,
             "/readinessprobe" => return Response::ok("ok\n".to_owned()),
-            "/metrics" => return Response::ok(self.metrics()),
+            "/metrics" => return Response::ok(Exposition::text(|exposition| self.write_metrics(exposition))),
             path => match path.strip_prefix('/').filter(|name| agents.checks.get(name).is_some()) {
                 Some(name) => request.checks = vec![name.to_owned()],
                 None => return Response { code: 404, text: "404 page not found\n".to_owned() },

@@ -1,22 +1,17 @@
-//! The agents' metric, in the Prometheus text format.
+//! The agents' metric.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+
+use berth_apimachinery::exposition::{Exposition, Family};
 
 use super::results::OfNode;
 
-/// Name of the metric.
-pub const NAME: &str = "autopilot_health_checks";
+/// The metric.
+const CHECKS: Family = Family::gauge("autopilot_health_checks", "Last result of a health check of a node, by device");
 
-/// The last measurements of all nodes. GB/s for `pciebw`; for other checks 1 if the device failed.
-pub fn text(results: &BTreeMap<String, OfNode>) -> String {
-    let mut text = String::new();
-    if results.values().all(|of_node| of_node.reports.is_empty()) {
-        return text;
-    }
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "# HELP {NAME} Last result of a health check of a node, by device");
-    let _ = writeln!(text, "# TYPE {NAME} gauge");
+/// Writes the last measurements of all nodes. GB/s for `pciebw`; for other checks 1 if the device
+/// failed.
+pub fn write(results: &BTreeMap<String, OfNode>, exposition: &mut Exposition) {
     for (node, of_node) in results {
         for report in of_node.reports.values() {
             let mut values: BTreeMap<&str, f64> = BTreeMap::new();
@@ -26,22 +21,17 @@ pub fn text(results: &BTreeMap<String, OfNode>) -> String {
                 *known = known.max(measurement.value);
             }
             for (device, value) in values {
-                let (cpu, gpu) = (escaped(&of_node.models.cpu), escaped(&of_node.models.gpu));
-                let _ = writeln!(
-                    text,
-                    "{NAME}{{health=\"{}\",node=\"{node}\",cpumodel=\"{cpu}\",gpumodel=\"{gpu}\",deviceid=\"{}\"}} {value}",
-                    report.metric,
-                    escaped(device)
-                );
+                let labels = [
+                    ("health", report.metric),
+                    ("node", node),
+                    ("cpumodel", &of_node.models.cpu),
+                    ("gpumodel", &of_node.models.gpu),
+                    ("deviceid", device),
+                ];
+                exposition.add(&CHECKS, &labels, value);
             }
         }
     }
-    text
-}
-
-/// A label value, escaped as the format requires.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -50,6 +40,10 @@ mod tests {
     use super::super::probe::{Measurement, Unavailable};
     use super::super::results::Models;
     use super::*;
+
+    fn text(results: &BTreeMap<String, OfNode>) -> String {
+        Exposition::text(|exposition| write(results, exposition))
+    }
 
     #[test]
     fn each_device_has_a_value_and_a_check_without_result_has_none() {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceFlavor};
 use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_not_found, stamp, write,
+    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_not_found, set_condition,
+    write,
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -144,28 +145,20 @@ impl Controller {
     async fn report(&self, queue: &ClusterQueue, short: &BTreeMap<String, Vec<Shortfall>>) -> Result<(), Error> {
         let of_queue = short.get(&queue.name_any());
         let known = condition(queue);
-        let (status, reason, message) = match of_queue {
+        let (is_short, reason, message) = match of_queue {
             Some(all) => {
                 let messages: Vec<&str> = all.iter().map(|short| short.message.as_str()).collect();
-                ("True", UNHEALTHY, format!("{}.", messages.join(". ")))
+                (true, UNHEALTHY, format!("{}.", messages.join(". ")))
             }
             None if known.is_none() => return Ok(()),
-            None => ("False", SUFFICIENT, "The nominal quota does not exceed what healthy nodes have.".to_owned()),
+            None => (false, SUFFICIENT, "The nominal quota does not exceed what healthy nodes have.".to_owned()),
         };
-        if known.is_some_and(|known| known.status == status && known.message == message) {
+        if known.is_some_and(|known| (known.status == "True") == is_short && known.message == message) {
             return Ok(());
         }
-        let since = known.filter(|known| known.status == status).map(|known| known.last_transition_time.clone());
         let mut conditions = queue.status.clone().unwrap_or_default().conditions;
-        conditions.retain(|condition| condition.type_ != CONDITION);
-        conditions.push(Condition {
-            type_: CONDITION.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.clone(),
-            observed_generation: queue.metadata.generation,
-            last_transition_time: since.unwrap_or_else(|| stamp(self.clock.now())),
-        });
+        let new = berth_runtime::condition(CONDITION, is_short, reason, &message, self.clock.now());
+        set_condition(&mut conditions, Condition { observed_generation: queue.metadata.generation, ..new });
         let patch: Value = json!({
             "metadata": { "resourceVersion": queue.resource_version() }, "status": { "conditions": conditions },
         });
@@ -173,7 +166,7 @@ impl Controller {
         let name = queue.name_any();
         let written = write::patch_status(&api, &name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         if self.observe(written)?.is_some() {
-            let kind = if status == "True" { EventType::Warning } else { EventType::Normal };
+            let kind = if is_short { EventType::Warning } else { EventType::Normal };
             self.recorder.event(queue, kind, reason, &message);
         }
         Ok(())

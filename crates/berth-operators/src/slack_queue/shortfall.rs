@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceGroup};
 use berth_apimachinery::quantity::Quantity;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -18,6 +19,8 @@ pub const CONDITION: &str = "NominalQuotaExceedsHealthyCapacity";
 const NODES_NAMED: usize = 3;
 /// Maximum depth of a tree of cohorts; cycles end there.
 const DEPTH_MAX: usize = 64;
+/// Maximum time between the creation of a node and the first state of its condition `Ready`.
+const REGISTRATION_MAX: SignedDuration = SignedDuration::from_secs(10);
 
 /// A flavor's resource of which a cohort has more nominal quota than healthy nodes have.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,10 +49,10 @@ pub struct Snapshot<'a> {
 
 /// The shortfalls of every ClusterQueue with nominal quota of the resource, by queue. Trees with the
 /// slack queue have none. A shortfall needs an unhealthy node: quota beyond the size of a cluster
-/// that can grow is no shortfall.
+/// that can grow is no shortfall, nor is a node that starts.
 pub fn shortfalls(cluster: &Snapshot<'_>) -> BTreeMap<String, Vec<Shortfall>> {
     let mut found = BTreeMap::new();
-    if cluster.nodes.iter().all(|(_, health)| health.no_schedule.is_empty()) {
+    if cluster.nodes.iter().all(|(node, health)| health.no_schedule.is_empty() || is_starting(node)) {
         return found;
     }
     let mut trees: BTreeMap<String, Vec<&ClusterQueue>> = BTreeMap::new();
@@ -108,7 +111,8 @@ struct OfFlavor<'a> {
 impl<'a> OfFlavor<'a> {
     fn of(flavor: &str, cluster: &Snapshot<'a>) -> Self {
         let mut found = Self { total: Amounts::new(), unhealthy: Vec::new() };
-        for entry in cluster.nodes.iter().filter(|(node, _)| cluster.flavors.has(flavor, node)) {
+        let started = cluster.nodes.iter().filter(|(node, _)| !is_starting(node));
+        for entry in started.filter(|(node, _)| cluster.flavors.has(flavor, node)) {
             for (resource, amount) in capacity(&entry.0) {
                 found.total.entry(resource).and_modify(|known| known.add(amount)).or_insert(amount);
             }
@@ -138,6 +142,18 @@ impl<'a> OfFlavor<'a> {
             nodes.push(format!("{more} more nodes lack some"));
         }
         Some((healthy, nodes.join("; ")))
+    }
+}
+
+/// True for a node that has not been ready since it was created: a kubelet registers its node before the
+/// node can run pods. Such a node is new capacity, not lost capacity.
+fn is_starting(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let Some(ready) = ready.filter(|ready| ready.status != "True") else { return false };
+    match (&ready.last_transition_time, &node.metadata.creation_timestamp) {
+        (Some(changed), Some(created)) => changed.0.duration_since(created.0) <= REGISTRATION_MAX,
+        _ => false,
     }
 }
 
@@ -181,6 +197,30 @@ mod tests {
 
     use super::*;
     use crate::health::NodeHealthConfiguration;
+
+    #[test]
+    fn a_node_that_starts_is_not_lost_capacity() {
+        let node = |changed: &str| {
+            let node: Value = json!({
+                "metadata": {"name": "n1", "creationTimestamp": "2026-01-05T08:00:00Z"},
+                "spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]},
+                "status": {"capacity": {"nvidia.com/gpu": "8"}, "conditions": [
+                    {"type": "Ready", "status": "False", "lastTransitionTime": changed}]},
+            });
+            let node: Node = serde_json::from_value(node).expect("a node");
+            let health = NodeHealth::of(&node, &NodeHealthConfiguration::default());
+            assert!(!health.no_schedule.is_empty(), "a node that is not ready lacks its capacity");
+            vec![(Arc::new(node), health)]
+        };
+        let short = |nodes: &[(Arc<Node>, NodeHealth)]| {
+            let queues = [queue("blue", "", "8")];
+            let flavors = Flavors::default();
+            let cluster = Snapshot { queues: &queues, cohorts: &[], flavors: &flavors, nodes, slack_queue: "" };
+            shortfalls(&cluster).len()
+        };
+        assert_eq!(short(&node("2026-01-05T08:00:01Z")), 0);
+        assert_eq!(short(&node("2026-01-05T09:00:00Z")), 1);
+    }
 
     fn queue(name: &str, cohort: &str, gpus: &str) -> Arc<ClusterQueue> {
         let quota = json!([{"name": "nvidia.com/gpu", "nominalQuota": gpus}]);

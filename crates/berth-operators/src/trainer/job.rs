@@ -6,7 +6,7 @@ use berth_api::frameworks::{ClusterTrainingRuntime, TrainJob, TrainingRuntime};
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, Writer, is_controlled_by,
-    is_not_found, message, stamp,
+    is_not_found, message,
 };
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -101,11 +101,11 @@ impl JobController {
 
     async fn advance(&self, job: &TrainJob, spec: &TrainJobSpec) -> Result<Action, Error> {
         let old = TrainJobStatus::read(job.status.as_ref());
-        let now = stamp(self.clock.now());
+        let now = self.clock.now();
         let mut status = old.clone();
         let mut failure = None;
         match spec.runtime_ref.kind() {
-            Err(why) => status = status::failed(&status, "TrainingRuntimeNotSupported", &why, &now),
+            Err(why) => status = status::failed(&status, "TrainingRuntimeNotSupported", &why, now),
             Ok(kind) if !status.is_finished() => failure = self.make(job, spec, kind).await.err(),
             Ok(_) => {}
         }
@@ -113,11 +113,11 @@ impl JobController {
             let api = error.downcast_ref::<kube::Error>();
             self.warn(job, &api.map_or_else(|| error.to_string(), message));
         }
-        status = status::next(spec, self.jobset(job).as_deref(), &status, &now);
+        status = status::next(spec, self.jobset(job).as_deref(), &status, now);
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let deadline = status::deadline(spec, &status, created, self.clock.now());
         if deadline == Deadline::Passed {
-            status = status::expired(&status, &now);
+            status = status::expired(&status, now);
         }
         if status != old {
             let mut changed = job.clone();

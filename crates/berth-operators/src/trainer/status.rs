@@ -3,49 +3,26 @@
 use std::time::Duration;
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_runtime::{condition, set_condition};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::types::{JobStatus, TrainJobSpec, TrainJobStatus};
 
-/// Sets a condition. Its time changes with its status only.
-pub fn set(conditions: &mut Vec<Condition>, new: Condition) {
-    match conditions.iter_mut().find(|known| known.type_ == new.type_) {
-        Some(known) if known.status == new.status => {
-            known.reason = new.reason;
-            known.message = new.message;
-            known.observed_generation = new.observed_generation;
-        }
-        Some(known) => *known = new,
-        None => conditions.push(new),
-    }
-}
-
-fn condition(kind: &str, is_true: bool, reason: &str, message: &str, now: &Time) -> Condition {
-    Condition {
-        type_: kind.to_owned(),
-        status: if is_true { "True" } else { "False" }.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        observed_generation: None,
-        last_transition_time: now.clone(),
-    }
-}
-
 /// The status of a job that cannot run.
-pub fn failed(old: &TrainJobStatus, reason: &str, message: &str, now: &Time) -> TrainJobStatus {
+pub fn failed(old: &TrainJobStatus, reason: &str, message: &str, now: Timestamp) -> TrainJobStatus {
     let mut status = old.clone();
-    set(&mut status.conditions, condition("Failed", true, reason, message, now));
+    set_condition(&mut status.conditions, condition("Failed", true, reason, message, now));
     status
 }
 
 /// The status that follows from the spec and the JobSet, if it exists.
-pub fn next(spec: &TrainJobSpec, jobset: Option<&JobSet>, old: &TrainJobStatus, now: &Time) -> TrainJobStatus {
+pub fn next(spec: &TrainJobSpec, jobset: Option<&JobSet>, old: &TrainJobStatus, now: Timestamp) -> TrainJobStatus {
     let mut status = old.clone();
     if spec.suspend {
-        set(&mut status.conditions, condition("Suspended", true, "Suspended", "TrainJob is suspended", now));
+        set_condition(&mut status.conditions, condition("Suspended", true, "Suspended", "TrainJob is suspended", now));
     } else if status.is_true("Suspended") {
-        set(&mut status.conditions, condition("Suspended", false, "Resumed", "TrainJob is resumed", now));
+        set_condition(&mut status.conditions, condition("Suspended", false, "Resumed", "TrainJob is resumed", now));
     }
     let Some(observed) = jobset.map(|jobset| jobset.status.clone().unwrap_or_default()) else { return status };
     // A failure by the deadline is not undone by the JobSet that is being deleted.
@@ -53,7 +30,7 @@ pub fn next(spec: &TrainJobSpec, jobset: Option<&JobSet>, old: &TrainJobStatus, 
         for (of_jobset, kind) in [("Completed", "Complete"), ("Failed", "Failed")] {
             let mut conditions = observed.conditions.iter();
             if let Some(ended) = conditions.find(|it| it.type_ == of_jobset && it.status == "True") {
-                set(&mut status.conditions, Condition { type_: kind.to_owned(), ..ended.clone() });
+                set_condition(&mut status.conditions, Condition { type_: kind.to_owned(), ..ended.clone() });
             }
         }
     }
@@ -97,7 +74,7 @@ pub fn deadline(spec: &TrainJobSpec, status: &TrainJobStatus, created: Option<Ti
 }
 
 /// The status of a job whose deadline has passed.
-pub fn expired(old: &TrainJobStatus, now: &Time) -> TrainJobStatus {
+pub fn expired(old: &TrainJobStatus, now: Timestamp) -> TrainJobStatus {
     failed(old, "DeadlineExceeded", "TrainJob exceeded its active deadline", now)
 }
 
@@ -108,8 +85,8 @@ mod tests {
     use super::*;
     use crate::trainer::samples::job;
 
-    fn time(text: &str) -> Time {
-        Time(format!("2026-01-05T{text}Z").parse().expect("a time"))
+    fn time(text: &str) -> Timestamp {
+        format!("2026-01-05T{text}Z").parse().expect("a time")
     }
 
     fn jobset(conditions: Value) -> JobSet {
@@ -126,39 +103,39 @@ mod tests {
     #[test]
     fn a_job_is_suspended_resumed_and_completes() {
         let none = TrainJobStatus::default();
-        assert!(text(&next(&job(json!({})), None, &none, &time("09:00:00"))).is_empty());
-        let suspended = next(&job(json!({"suspend": true})), None, &none, &time("09:00:00"));
+        assert!(text(&next(&job(json!({})), None, &none, time("09:00:00"))).is_empty());
+        let suspended = next(&job(json!({"suspend": true})), None, &none, time("09:00:00"));
         assert_eq!(text(&suspended), ["Suspended=True Suspended"]);
-        let resumed = next(&job(json!({})), Some(&jobset(json!([]))), &suspended, &time("09:01:00"));
+        let resumed = next(&job(json!({})), Some(&jobset(json!([]))), &suspended, time("09:01:00"));
         assert_eq!(text(&resumed), ["Suspended=False Resumed"]);
-        assert_eq!(resumed.conditions[0].last_transition_time, time("09:01:00"));
+        assert_eq!(resumed.conditions[0].last_transition_time.0, time("09:01:00"));
         assert_eq!(
             resumed.jobs_status[0],
             JobStatus { name: "node".into(), ready: 1, active: 1, ..JobStatus::default() }
         );
         let ended = jobset(json!([{"type": "Completed", "status": "True", "reason": "AllJobsCompleted",
             "message": "jobset completed successfully", "lastTransitionTime": "2026-01-05T09:02:00Z"}]));
-        let complete = next(&job(json!({})), Some(&ended), &resumed, &time("09:03:00"));
+        let complete = next(&job(json!({})), Some(&ended), &resumed, time("09:03:00"));
         assert_eq!(text(&complete)[1], "Complete=True AllJobsCompleted");
         assert!(complete.is_finished());
-        let gone = next(&job(json!({})), None, &complete, &time("09:04:00"));
+        let gone = next(&job(json!({})), None, &complete, time("09:04:00"));
         assert_eq!(gone, complete, "a JobSet that was deleted after its time to live changes nothing");
     }
 
     #[test]
     fn the_deadline_counts_from_the_last_resumption() {
         let spec = job(json!({"activeDeadlineSeconds": 60}));
-        let created = Some(time("09:00:00").0);
-        let at = |status: &TrainJobStatus, now: &str| deadline(&spec, status, created, time(now).0);
+        let created = Some(time("09:00:00"));
+        let at = |status: &TrainJobStatus, now: &str| deadline(&spec, status, created, time(now));
         let none = TrainJobStatus::default();
         assert_eq!(at(&none, "09:00:30"), Deadline::In(Duration::from_secs(30)));
         assert_eq!(at(&none, "09:01:00"), Deadline::Passed);
-        let suspended = next(&job(json!({"suspend": true})), None, &none, &time("09:00:40"));
-        let resumed = next(&job(json!({})), None, &suspended, &time("09:05:00"));
+        let suspended = next(&job(json!({"suspend": true})), None, &none, time("09:00:40"));
+        let resumed = next(&job(json!({})), None, &suspended, time("09:05:00"));
         assert_eq!(at(&resumed, "09:05:10"), Deadline::In(Duration::from_secs(50)));
         let paused = job(json!({"activeDeadlineSeconds": 60, "suspend": true}));
-        assert_eq!(deadline(&paused, &none, created, time("10:00:00").0), Deadline::None);
-        let expired = expired(&resumed, &time("09:06:00"));
+        assert_eq!(deadline(&paused, &none, created, time("10:00:00")), Deadline::None);
+        let expired = expired(&resumed, time("09:06:00"));
         assert_eq!(text(&expired)[1], "Failed=True DeadlineExceeded");
         assert_eq!(at(&expired, "09:07:00"), Deadline::None);
     }

@@ -6,9 +6,9 @@
 //! operator 0.8.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
+use berth_apimachinery::exposition::{Exposition, Family};
 use parking_lot::Mutex;
 
 use super::conditions::JobStatus;
@@ -27,14 +27,28 @@ enum Step {
 impl Step {
     const ALL: [Self; 5] = [Self::Created, Self::Deleted, Self::Successful, Self::Failed, Self::Restarted];
 
-    /// The word in the metric's name, and in its help.
-    const fn words(self) -> (&'static str, &'static str) {
+    /// The counters of the training operator and of the MPI operator.
+    fn families(self) -> [Family; 2] {
+        macro_rules! families {
+            ($word:literal, $help:literal) => {
+                [
+                    Family::counter(
+                        concat!("training_operator_jobs_", $word, "_total"),
+                        concat!("Number of training jobs ", $help),
+                    ),
+                    Family::counter(
+                        concat!("mpi_operator_jobs_", $word, "_total"),
+                        concat!("Number of MPIJobs ", $help),
+                    ),
+                ]
+            };
+        }
         match self {
-            Self::Created => ("created", "created"),
-            Self::Deleted => ("deleted", "deleted by the operator after their time to live"),
-            Self::Successful => ("successful", "that succeeded"),
-            Self::Failed => ("failed", "that failed"),
-            Self::Restarted => ("restarted", "whose pods were replaced"),
+            Self::Created => families!("created", "created"),
+            Self::Deleted => families!("deleted", "deleted by the operator after their time to live"),
+            Self::Successful => families!("successful", "that succeeded"),
+            Self::Failed => families!("failed", "that failed"),
+            Self::Restarted => families!("restarted", "whose pods were replaced"),
         }
     }
 
@@ -99,38 +113,23 @@ impl JobMetrics {
         }
     }
 
-    /// The metrics in the Prometheus text format.
-    pub fn text(&self) -> String {
+    /// Writes the metrics.
+    pub fn write(&self, exposition: &mut Exposition) {
+        const INFO: Family = Family::gauge("mpi_operator_job_info", "Launchers of MPIJobs");
         let counts = self.0.lock();
-        let mut text = String::new();
-        let head = |text: &mut String, name: &str, help: &str, kind: &str| {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        };
         for step in Step::ALL {
-            let (word, help) = step.words();
-            let mut of_step = counts.training.iter().filter(|((of, ..), _)| *of == step).peekable();
-            if of_step.peek().is_some() {
-                let name = format!("training_operator_jobs_{word}_total");
-                head(&mut text, &name, &format!("Number of training jobs {help}"), "counter");
-                for ((_, namespace, framework), count) in of_step {
-                    let labels = format!("framework=\"{framework}\",job_namespace=\"{namespace}\"");
-                    let _ = writeln!(text, "{name}{{{labels}}} {count}");
-                }
+            let [training, mpi] = step.families();
+            for ((_, namespace, framework), count) in counts.training.iter().filter(|((of, ..), _)| *of == step) {
+                let labels = [("framework", *framework), ("job_namespace", namespace)];
+                exposition.add(&training, &labels, *count as f64);
             }
             if let Some(count) = counts.mpi.get(&step) {
-                let name = format!("mpi_operator_jobs_{word}_total");
-                head(&mut text, &name, &format!("Number of MPIJobs {help}"), "counter");
-                let _ = writeln!(text, "{name} {count}");
+                exposition.add(&mpi, &[], *count as f64);
             }
         }
-        if !counts.launchers.is_empty() {
-            let name = "mpi_operator_job_info";
-            head(&mut text, name, "Launchers of MPIJobs", "gauge");
-            for (namespace, launcher) in &counts.launchers {
-                let _ = writeln!(text, "{name}{{launcher=\"{launcher}\",namespace=\"{namespace}\"}} 1");
-            }
+        for (namespace, launcher) in &counts.launchers {
+            exposition.add(&INFO, &[("launcher", launcher), ("namespace", namespace)], 1.0);
         }
-        text
     }
 }
 
@@ -140,6 +139,10 @@ mod tests {
 
     use super::*;
 
+    fn text(metrics: &JobMetrics) -> String {
+        Exposition::text(|exposition| metrics.write(exposition))
+    }
+
     fn status(conditions: &[&str]) -> JobStatus {
         let conditions: Vec<_> = conditions.iter().map(|type_| json!({"type": type_, "status": "True"})).collect();
         JobStatus::read(Some(&json!({ "conditions": conditions })))
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn training_jobs_are_counted_by_namespace_and_framework() {
         let metrics = JobMetrics::default();
-        assert_eq!(metrics.text(), "");
+        assert_eq!(text(&metrics), "");
         let (new, created) = (status(&[]), status(&[CREATED]));
         metrics.changed("blue", "pytorch", &new, &created);
         metrics.changed("blue", "pytorch", &created, &created);
@@ -156,7 +159,7 @@ mod tests {
         metrics.changed("red", "jax", &new, &status(&[CREATED, FAILED]));
         metrics.deleted("blue", "pytorch");
         assert_eq!(
-            metrics.clone().text(),
+            text(&metrics.clone()),
             "# HELP training_operator_jobs_created_total Number of training jobs created\n\
              # TYPE training_operator_jobs_created_total counter\n\
              training_operator_jobs_created_total{framework=\"pytorch\",job_namespace=\"blue\"} 1\n\
@@ -184,7 +187,7 @@ mod tests {
         metrics.mpi_changed(&status(&[CREATED]), &status(&[CREATED, SUCCEEDED]));
         metrics.launcher("a", "pi-launcher", false);
         assert_eq!(
-            metrics.text(),
+            text(&metrics),
             "# HELP mpi_operator_jobs_created_total Number of MPIJobs created\n\
              # TYPE mpi_operator_jobs_created_total counter\n\
              mpi_operator_jobs_created_total 2\n\

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use anyhow::bail;
+use berth_apimachinery::exposition::{Exposition, Format};
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
 use clap::Args;
-use http::{Method, Response, StatusCode};
+use http::{Method, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -35,8 +36,8 @@ pub struct EndpointOptions {
 pub struct Endpoints {
     /// The parts that are not ready yet; empty when the component is ready.
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// All metrics in the Prometheus text format.
-    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Writes all metrics.
+    pub metrics: Arc<dyn Fn(&mut Exposition) + Send + Sync>,
     /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine.
     /// `None` for components other than the controllers.
     pub explain: Option<Explain>,
@@ -139,8 +140,10 @@ fn metrics(endpoints: Endpoints) -> Handler {
     Arc::new(move |request| {
         let answer = match (request.method(), request.uri().path()) {
             (&Method::GET | &Method::HEAD, "/metrics") => {
-                const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
-                listen::answer(StatusCode::OK, MEDIA, (endpoints.metrics)())
+                let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+                let mut exposition = Exposition::new(Format::accepted(accept.unwrap_or_default()));
+                (endpoints.metrics)(&mut exposition);
+                listen::answer(StatusCode::OK, exposition.format().media(), exposition.finish())
             }
             (&Method::GET, path) => match explained(path) {
                 Some(workload) => {
@@ -186,6 +189,7 @@ fn explained(path: &str) -> Option<(&str, &str)> {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use berth_apimachinery::exposition::Family;
     use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpSocket};
@@ -208,7 +212,7 @@ mod tests {
     async fn explanations_are_limited_to_this_machine_and_metrics_are_not() {
         let endpoints = Endpoints {
             pending: Arc::new(Vec::new),
-            metrics: Arc::new(|| "figures".to_owned()),
+            metrics: Arc::new(|exposition| exposition.add(&Family::gauge("figures", ""), &[], 1.0)),
             explain: Some(Arc::new(|namespace: &str, name: &str| Ok(json!([namespace, name])))),
         };
         let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
@@ -219,7 +223,10 @@ mod tests {
         let (code, text) = get("/explain/a/b", elsewhere, address).await;
         assert!(code == 403 && text.contains("explain.berth.dev"), "{code} {text}");
         for from in [Ipv4Addr::LOCALHOST, elsewhere] {
-            assert_eq!(get("/metrics", from, address).await, (200, "figures".to_owned()));
+            assert_eq!(
+                get("/metrics", from, address).await,
+                (200, "# HELP figures \n# TYPE figures gauge\nfigures 1\n".to_owned())
+            );
         }
         serving.abort();
     }

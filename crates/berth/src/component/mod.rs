@@ -10,6 +10,7 @@ use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use berth_apimachinery::exposition::{Exposition, Family};
 pub use berth_process::{connect, limit};
 use berth_runtime::Manager;
 use clap::Args;
@@ -56,14 +57,11 @@ impl Leading {
         let _ = self.0.subscribe().wait_for(|leads| !*leads).await;
     }
 
-    /// The state as a metric in the Prometheus text format, under client-go's name. `name` is the
-    /// component's.
-    pub fn text(&self, name: &str) -> String {
-        const NAME: &str = "leader_election_master_status";
-        let leads = u8::from(self.is());
-        format!(
-            "# HELP {NAME} 1 if this replica is the leader, 0 otherwise\n# TYPE {NAME} gauge\n{NAME}{{name=\"{name}\"}} {leads}\n"
-        )
+    /// Writes the state as a metric, under client-go's name. `name` is the component's.
+    pub fn write(&self, name: &str, exposition: &mut Exposition) {
+        const STATUS: Family =
+            Family::gauge("leader_election_master_status", "1 if this replica is the leader, 0 otherwise");
+        exposition.add(&STATUS, &[("name", name)], f64::from(u8::from(self.is())));
     }
 }
 

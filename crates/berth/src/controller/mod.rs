@@ -211,15 +211,21 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             }
             pending
         }),
-        metrics: Arc::new(move || {
+        metrics: Arc::new(move |exposition| {
             let role = match (elects, leads.is()) {
                 (false, _) => Role::Standalone,
                 (true, true) => Role::Leader,
                 (true, false) => Role::Follower,
             };
-            let figures = figures.installed().map(|installed| installed.figures(role)).unwrap_or_default();
-            let transitions = transitions.as_ref().map(|transitions| transitions.text()).unwrap_or_default();
-            figures + &transitions + &leads.text(rights::NAME) + &requests.text()
+            if let Some(installed) = figures.installed() {
+                installed.write_metrics(role, exposition);
+            }
+            if let Some(transitions) = &transitions {
+                transitions.write(exposition);
+            }
+            leads.write(rights::NAME, exposition);
+            requests.write(exposition);
+            berth_runtime::process::write(exposition);
         }),
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
             let starting = || Status::service_unavailable("the controllers are starting");

@@ -26,6 +26,7 @@ mod outage;
 mod process;
 mod processes;
 mod programs;
+mod prometheus;
 mod ray;
 mod ray_samples;
 mod refarch;

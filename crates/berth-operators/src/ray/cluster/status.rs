@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use berth_runtime::{condition, set_condition, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::facts::Facts;
@@ -34,10 +35,9 @@ pub struct Observed<'a> {
 /// The next status. It equals `old`, including the times, if nothing else has changed.
 pub fn next(observed: &Observed<'_>, old: &RayClusterStatus) -> RayClusterStatus {
     let mut status = old.clone();
-    // The API keeps whole seconds.
-    let now = Time(Timestamp::from_second(observed.now.as_second()).unwrap_or(observed.now));
+    let now = observed.now;
     count(observed, &mut status);
-    set_failure(observed, &mut status, &now);
+    set_failure(observed, &mut status, now);
     let facts = observed.facts;
     let is_running = all_run(observed.pods);
     let wanted = usize::try_from(status.desired_worker_replicas).unwrap_or(0);
@@ -46,19 +46,19 @@ pub fn next(observed: &Observed<'_>, old: &RayClusterStatus) -> RayClusterStatus
         status.reason.clear();
     }
     let head = observed.pods.iter().find(|pod| label(pod, NODE_TYPE) == "head");
-    set(&mut status, &now, head_condition(head.map(AsRef::as_ref)));
-    set_provisioned(&mut status, is_running, &now);
-    set_suspension(observed, &mut status, &now);
+    set(&mut status, head_condition(head.map(AsRef::as_ref), now));
+    set_provisioned(&mut status, is_running, now);
+    set_suspension(observed, &mut status, now);
     if facts.spec.suspend == Some(true) && observed.pods.is_empty() {
         status.state = state::SUSPENDED.to_owned();
     }
     set_endpoints(observed.head_service, &mut status);
     status.head = head_info(head.map(AsRef::as_ref), observed.head_service);
     if status.state != old.state {
-        status.state_transition_times.insert(status.state.clone(), now.clone());
+        status.state_transition_times.insert(status.state.clone(), stamp(now));
     }
     if status != *old {
-        status.last_update_time = Some(now);
+        status.last_update_time = Some(stamp(now));
     }
     status
 }
@@ -96,37 +96,16 @@ fn all_run(pods: &[Arc<Pod>]) -> bool {
     !pods.is_empty() && pods.iter().all(|pod| phase(pod) == "Running" && ready(pod) != Some(false))
 }
 
-fn condition(kind: &str, is_true: bool, reason: &str, message: &str) -> Condition {
-    Condition {
-        type_: kind.to_owned(),
-        status: if is_true { "True" } else { "False" }.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        last_transition_time: Time(Timestamp::UNIX_EPOCH),
-        observed_generation: None,
-    }
-}
-
 /// Sets a condition. Its transition time changes only if its status does.
-fn set(status: &mut RayClusterStatus, now: &Time, mut new: Condition) {
-    match status.conditions.iter_mut().find(|known| known.type_ == new.type_) {
-        Some(known) => {
-            let kept = if known.status == new.status { &known.last_transition_time } else { now };
-            new.last_transition_time = kept.clone();
-            *known = new;
-        }
-        None => {
-            new.last_transition_time = now.clone();
-            status.conditions.push(new);
-        }
-    }
+fn set(status: &mut RayClusterStatus, new: Condition) {
+    set_condition(&mut status.conditions, new);
 }
 
-fn set_failure(observed: &Observed<'_>, status: &mut RayClusterStatus, now: &Time) {
+fn set_failure(observed: &Observed<'_>, status: &mut RayClusterStatus, now: Timestamp) {
     match &observed.failure {
         Some((failure, error)) => {
             let message = format!("{}\n{error}", failure.reason());
-            set(status, now, condition(condition::REPLICA_FAILURE, true, failure.reason(), &message));
+            set(status, condition(condition::REPLICA_FAILURE, true, failure.reason(), &message, now));
         }
         None => status.conditions.retain(|known| known.type_ != condition::REPLICA_FAILURE),
     }
@@ -134,12 +113,12 @@ fn set_failure(observed: &Observed<'_>, status: &mut RayClusterStatus, now: &Tim
 
 /// The condition HeadPodReady. It follows the head pod's condition Ready, and includes the state of
 /// a container that is not ready.
-fn head_condition(head: Option<&Pod>) -> Condition {
+fn head_condition(head: Option<&Pod>, now: Timestamp) -> Condition {
     let kind = condition::HEAD_POD_READY;
-    let Some(head) = head else { return condition(kind, false, "HeadPodNotFound", "Head Pod not found") };
+    let Some(head) = head else { return condition(kind, false, "HeadPodNotFound", "Head Pod not found", now) };
     let conditions = head.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let Some(ready) = conditions.into_iter().find(|known| known.type_ == "Ready") else {
-        return condition(kind, false, "Unknown", "");
+        return condition(kind, false, "Unknown", "", now);
     };
     let is_ready = ready.status == "True";
     let mut message = ready.message.clone().unwrap_or_default();
@@ -158,7 +137,7 @@ fn head_condition(head: Option<&Pod>) -> Condition {
         message.push_str(&container_message);
         reason = container_reason;
     }
-    let mut found = condition(kind, is_ready, &reason, &message);
+    let mut found = condition(kind, is_ready, &reason, &message, now);
     found.status.clone_from(&ready.status);
     found
 }
@@ -178,7 +157,7 @@ fn container_state(pod: &Pod) -> Option<(String, String)> {
     })
 }
 
-fn set_provisioned(status: &mut RayClusterStatus, is_running: bool, now: &Time) {
+fn set_provisioned(status: &mut RayClusterStatus, is_running: bool, now: Timestamp) {
     if status.is_true(condition::PROVISIONED) || status.is_true(condition::SUSPENDED) {
         return;
     }
@@ -186,30 +165,30 @@ fn set_provisioned(status: &mut RayClusterStatus, is_running: bool, now: &Time) 
         true => ("AllPodRunningAndReadyFirstTime", "All Ray Pods are ready for the first time"),
         false => ("RayClusterPodsProvisioning", "RayCluster Pods are being provisioned for first time"),
     };
-    set(status, now, condition(condition::PROVISIONED, is_running, reason, message));
+    set(status, condition(condition::PROVISIONED, is_running, reason, message, now));
 }
 
 /// A suspension that has begun is completed, even if the user withdraws it. While the condition
 /// Suspending is true, the pods are deleted. When no pod is left, the condition Suspended becomes
 /// true.
-fn set_suspension(observed: &Observed<'_>, status: &mut RayClusterStatus, now: &Time) {
+fn set_suspension(observed: &Observed<'_>, status: &mut RayClusterStatus, now: Timestamp) {
     let wanted = observed.facts.spec.suspend;
-    let suspending = |is_true| condition(condition::SUSPENDING, is_true, condition::SUSPENDING, "");
-    let suspended = |is_true| condition(condition::SUSPENDED, is_true, condition::SUSPENDED, "");
+    let suspending = |is_true| condition(condition::SUSPENDING, is_true, condition::SUSPENDING, "", now);
+    let suspended = |is_true| condition(condition::SUSPENDED, is_true, condition::SUSPENDED, "", now);
     if status.is_true(condition::SUSPENDING) {
         if observed.pods.is_empty() {
             let message = "RayCluster has been suspended";
-            set(status, now, condition(condition::PROVISIONED, false, "RayClusterPodsProvisioning", message));
-            set(status, now, suspending(false));
-            set(status, now, suspended(true));
+            set(status, condition(condition::PROVISIONED, false, "RayClusterPodsProvisioning", message, now));
+            set(status, suspending(false));
+            set(status, suspended(true));
         }
     } else if status.is_true(condition::SUSPENDED) {
         if wanted != Some(true) {
-            set(status, now, suspended(false));
+            set(status, suspended(false));
         }
     } else {
-        set(status, now, suspended(false));
-        set(status, now, suspending(wanted == Some(true)));
+        set(status, suspended(false));
+        set(status, suspending(wanted == Some(true)));
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::frameworks::{RayCluster, RayService};
-use berth_runtime::stamp;
+use berth_runtime::set_condition;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -19,20 +19,12 @@ use crate::ray::names;
 
 /// Sets a condition. Its transition time changes only if its value changes.
 fn set(status: &mut RayServiceStatus, kind: &str, value: &str, reason: &str, message: &str, now: Timestamp) {
-    let since =
-        status.condition(kind).filter(|known| known.status == value).map(|known| known.last_transition_time.clone());
     let condition = Condition {
-        type_: kind.to_owned(),
         status: value.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
         observed_generation: status.observed_generation,
-        last_transition_time: since.unwrap_or_else(|| stamp(now)),
+        ..berth_runtime::condition(kind, false, reason, message, now)
     };
-    match status.conditions.iter_mut().find(|known| known.type_ == kind) {
-        Some(known) => *known = condition,
-        None => status.conditions.push(condition),
-    }
+    set_condition(&mut status.conditions, condition);
 }
 
 /// Records that the spec is not valid.
