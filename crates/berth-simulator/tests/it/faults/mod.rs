@@ -4,7 +4,7 @@
 //! limits are kept, and every failure has a reason. It prints the time from a fault until the pods
 //! run again, and checks it against the grace periods.
 //!
-//! A week takes about a minute of CPU time in a debug build. CI runs 36 hours of three seeds.
+//! A week takes 75 s of CPU time in a debug build. CI runs 36 hours of three seeds.
 //! `BERTH_TEST_SEEDS=20` runs the whole week of twenty seeds, and `BERTH_TEST_SEED=7` the week of
 //! seed 7 alone.
 
