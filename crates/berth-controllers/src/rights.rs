@@ -31,6 +31,9 @@ pub const WEBHOOK_SERVICE: &str = "berth-webhook";
 /// Name of the mutating and the validating webhook configuration.
 pub const WEBHOOK_CONFIGURATION: &str = "berth-controller";
 
+/// Name of the ClusterRole of clients that may read the metrics.
+pub const METRICS_READER: &str = "berth-metrics-reader";
+
 /// Name of the Role for leader election, and of its binding.
 pub const LEADER_ELECTION: &str = "berth-leader-election";
 
@@ -171,6 +174,9 @@ pub fn rules() -> Vec<Value> {
     for (group, resource, verb) in owner_rights() {
         allowed.entry((group, resource)).or_default().insert(verb);
     }
+    // Secure metrics, which only some installations serve.
+    let reviews = ("authentication.k8s.io".to_owned(), "tokenreviews".to_owned());
+    allowed.entry(reviews).or_default().insert("create".to_owned());
     // One rule per group and set of verbs, so that the role shows what may be written.
     let mut by_verbs: BTreeMap<(String, BTreeSet<String>), Vec<String>> = BTreeMap::new();
     for ((group, resource), verbs) in allowed {
@@ -238,6 +244,11 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
         json!({
             "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": NAME, "labels": labels(&[])},
             "roleRef": reference("ClusterRole", NAME), "subjects": subject,
+        }),
+        json!({
+            "apiVersion": RBAC, "kind": "ClusterRole",
+            "metadata": {"name": METRICS_READER, "labels": labels(&[])},
+            "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
         }),
         json!({
             "apiVersion": RBAC, "kind": "Role",

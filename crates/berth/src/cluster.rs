@@ -51,6 +51,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let client = connect::client(config, &requests, &Limiter::new(None))?;
     connect::wait_for_groups(&client, &clock, &GROUPS).await?;
 
+    let reviewer = client.clone();
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
     let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
@@ -77,6 +78,6 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
         explain: None,
     };
     let mut tasks = JoinSet::new();
-    bound.serve(&endpoints, &mut tasks);
+    bound.serve(&endpoints, reviewer, None, &mut tasks)?;
     component::run(manager, candidate, &leading, install).await
 }

@@ -180,7 +180,7 @@ fn the_embedded_cluster_depends_on_no_scenarios() {
 #[test]
 fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
     check("berth-bench", &["berth-simulator", "berth-dashboard"]);
-    let allowed = ["berth-process", "berth-apiserver", "berth-controllers", "berth-runtime"];
+    let allowed = ["berth-process", "berth-apimachinery", "berth-apiserver", "berth-controllers", "berth-runtime"];
     check("berth-process", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 

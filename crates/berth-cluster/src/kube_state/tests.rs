@@ -101,3 +101,34 @@ fn a_job_has_its_pods_and_its_end() {
     );
     assert!(!text.contains("kube_job_complete{"), "{text}");
 }
+
+/// A running pod of a Job with one container that uses GPUs.
+fn running(number: usize) -> Pod {
+    let amounts = json!({"cpu": "2", "memory": "10Gi", "nvidia.com/gpu": "2"});
+    read(json!({
+        "metadata": {"name": format!("team-a-low-priority-job-{number}-0-abcde"), "namespace": "team-a",
+            "uid": "11111111-2222-3333-4444-555555555555", "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"kueue.x-k8s.io/queue-name": "lq-team-a-lp", "batch.kubernetes.io/job-name": "job"},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "", "controller": true}]},
+        "spec": {"nodeName": "spot-np-1", "containers": [
+            {"name": "main", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]},
+        "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+            "containerStatuses": [{"name": "main", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+                "state": {"running": {}}}]},
+    }))
+}
+
+#[test]
+fn a_pod_has_a_limited_number_of_series() {
+    let pods: Vec<Pod> = (0..1000).map(running).collect();
+    let text = Exposition::text(|exposition| {
+        let families = pod::Families::new(exposition);
+        for pod in &pods {
+            families.write(exposition, pod);
+        }
+    });
+    let series = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(series, 29 * pods.len());
+    assert!(text.len() < 5_000 * pods.len(), "{} bytes", text.len());
+}

@@ -222,8 +222,14 @@ fn cohort(series: &mut Series, figures: &CohortFigures, settings: &Settings) {
     series.set("kueue_cohort_subtree_admitted_active_workloads", &[of], f64::from(figures.admitted));
     for (flavor, resource, amount, reserved) in &figures.quotas {
         let labels = [of, ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
-        series.set("kueue_cohort_subtree_quota", &labels, quota(resource, *amount));
-        series.set("kueue_cohort_subtree_resource_reservations", &labels, units(resource, *reserved));
+        // As in Kueue, a cohort without quota or reservations has no series of them.
+        let quota = quota(resource, *amount);
+        if quota > 0.0 {
+            series.set("kueue_cohort_subtree_quota", &labels, quota);
+        }
+        if *reserved > 0 {
+            series.set("kueue_cohort_subtree_resource_reservations", &labels, units(resource, *reserved));
+        }
     }
 }
 

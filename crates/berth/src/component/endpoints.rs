@@ -1,6 +1,7 @@
 //! The HTTP endpoints of a component: `/healthz`, `/readyz`, `/metrics`, and `/explain` of the
 //! controllers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -11,11 +12,14 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Method, Response, StatusCode, header};
 use http_body_util::Full;
+use kube::Client;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use berth_controllers::configuration::process::{LIVENESS_PATH, READINESS_PATH};
 
+use super::certificate::Certificate;
+use super::guard::Guard;
 use super::listen::{self, BindAddress, Handler, Peer};
 
 /// Addresses of health checks and metrics.
@@ -26,9 +30,17 @@ pub struct EndpointOptions {
     /// disable.
     #[arg(long, value_name = "ADDRESS")]
     health_probe_bind_address: Option<BindAddress>,
-    /// Address of /metrics over HTTP: ADDRESS:PORT, :PORT for every address, 0 to disable.
+    /// Address of /metrics: ADDRESS:PORT, :PORT for every address, 0 to disable.
     #[arg(long, value_name = "ADDRESS")]
     metrics_bind_address: Option<BindAddress>,
+    /// Serve the metrics over HTTPS, to clients with a bearer token that the API server authenticates
+    /// (TokenReview) and whose user may get the path /metrics (SubjectAccessReview).
+    #[arg(long)]
+    metrics_secure: bool,
+    /// Folder with tls.crt and tls.key for --metrics-secure, read again when they change. Default:
+    /// the webhooks' certificate, else a self-signed one.
+    #[arg(long, value_name = "DIR", requires = "metrics_secure")]
+    metrics_cert_dir: Option<PathBuf>,
 }
 
 /// Content of the endpoints. Every function is called for each request.
@@ -71,6 +83,13 @@ pub struct Bound {
     health: Option<tokio::net::TcpListener>,
     metrics: Option<tokio::net::TcpListener>,
     places: Places,
+    security: Option<Security>,
+}
+
+/// How metrics are served over HTTPS.
+struct Security {
+    /// The folder with the certificate, and the certificate that it had at the start.
+    folder: Option<(PathBuf, Certificate)>,
 }
 
 impl EndpointOptions {
@@ -87,33 +106,67 @@ impl EndpointOptions {
         }
         let health = listen::bind(health, "--health-probe-bind-address, or health.healthProbeBindAddress").await?;
         let metrics = listen::bind(metrics, "--metrics-bind-address, or metrics.bindAddress").await?;
-        Ok(Bound { health, metrics, places })
+        let folder = self.metrics_cert_dir.as_ref();
+        let folder = folder.map(|it| Ok::<_, anyhow::Error>((it.clone(), Certificate::in_folder(it)?))).transpose()?;
+        let security = self.metrics_secure.then_some(Security { folder });
+        Ok(Bound { health, metrics, places, security })
     }
 }
 
 impl Bound {
     /// The bound addresses as URLs to print.
     pub fn describe(&self) -> Vec<String> {
-        let url = |listener: &Option<tokio::net::TcpListener>, path: &str| {
+        let url = |listener: &Option<tokio::net::TcpListener>, scheme: &str, path: &str| {
             let address = listener.as_ref()?.local_addr().ok()?;
-            Some(format!("http://{address}{path}"))
+            Some(format!("{scheme}://{address}{path}"))
         };
+        let of_metrics = if self.security.is_some() { "https" } else { "http" };
         let all = [
-            url(&self.health, &self.places.liveness),
-            url(&self.health, &self.places.readiness),
-            url(&self.metrics, "/metrics"),
+            url(&self.health, "http", &self.places.liveness),
+            url(&self.health, "http", &self.places.readiness),
+            url(&self.metrics, of_metrics, "/metrics"),
         ];
         all.into_iter().flatten().collect()
     }
 
-    /// Responds to requests until the tasks are dropped.
-    pub fn serve(self, endpoints: &Endpoints, tasks: &mut JoinSet<()>) {
+    /// Responds to requests until the tasks are dropped. Secure metrics are served with this
+    /// certificate, unless an option names another, to clients that this client's API server allows.
+    ///
+    /// # Errors
+    /// A certificate cannot be made.
+    pub fn serve(
+        self,
+        endpoints: &Endpoints,
+        client: Client,
+        certificate: Option<Certificate>,
+        tasks: &mut JoinSet<()>,
+    ) -> anyhow::Result<()> {
         if let Some(listener) = self.health {
             tasks.spawn(listen::serve(listener, None, health(endpoints.clone(), self.places)));
         }
-        if let Some(listener) = self.metrics {
-            tasks.spawn(listen::serve(listener, None, metrics(endpoints.clone())));
-        }
+        let Some(listener) = self.metrics else { return Ok(()) };
+        let handler = metrics(endpoints.clone());
+        let Some(Security { folder }) = self.security else {
+            tasks.spawn(listen::serve(listener, None, handler));
+            return Ok(());
+        };
+        let certificate = match (folder, certificate) {
+            (Some((folder, own)), _) => {
+                let followed = own.clone();
+                tasks.spawn(async move { followed.follow(&folder).await });
+                own
+            }
+            (None, Some(of_webhooks)) => of_webhooks,
+            (None, None) => Certificate::self_signed()?,
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificate));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        tasks.spawn(listen::serve(listener, Some(Arc::new(tls)), Guard::new(client).protect(handler)));
+        Ok(())
     }
 }
 
@@ -234,7 +287,12 @@ mod tests {
     #[tokio::test]
     async fn health_and_metrics_have_separate_ports() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-        let options = EndpointOptions { health_probe_bind_address: None, metrics_bind_address: None };
+        let options = EndpointOptions {
+            health_probe_bind_address: None,
+            metrics_bind_address: None,
+            metrics_secure: false,
+            metrics_cert_dir: None,
+        };
         let same = Places::at(BindAddress::At(free), BindAddress::Any(free.port()));
         let error = options.bind(same).await.err().expect("refused").to_string();
         assert!(

@@ -2,8 +2,10 @@
 //! checks and metrics.
 
 pub mod candidate;
+pub mod certificate;
 pub mod election;
 pub mod endpoints;
+pub mod guard;
 pub mod listen;
 
 use std::pin::{Pin, pin};

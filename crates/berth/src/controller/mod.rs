@@ -160,6 +160,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
 
     // The controllers.
+    let reviewer = client.clone();
     let mut manager = Manager::new(client.clone(), clock);
     manager.select(options.controllers.clone());
     let controllers = Controllers::default();
@@ -199,6 +200,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
+    let of_metrics = certificate.clone();
     let caches = manager.cache_state();
     let (leads, figures) = (leading.clone(), controllers.clone());
     // Health, metrics and explanations.
@@ -236,7 +238,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             })
         })),
     };
-    bound.serve(&endpoints, &mut tasks);
+    bound.serve(&endpoints, reviewer, of_metrics, &mut tasks)?;
     // Run until signalled, or until the caches are late.
     let caches = manager.cache_state();
     let late = async {

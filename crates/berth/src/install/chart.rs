@@ -69,6 +69,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     // The objects of all options. Conditions select those of the values.
     let all = Parts {
         app_wrappers: true,
+        metrics_secure: true,
         node_health: true,
         slack_queue: Some(mark(".Values.slackQueue")),
         ..Parts::default()
@@ -124,6 +125,7 @@ fn arguments(text: &str) -> String {
         let argument = line.trim().trim_start_matches("- ");
         let condition = match argument.split(['=', ' ']).next() {
             Some("--appwrapper") => ".Values.appwrapper",
+            Some("--metrics-secure") => ".Values.metricsSecure",
             Some("--node-health") => ".Values.nodeHealth",
             Some("--slack-queue") => ".Values.slackQueue",
             _ => {
@@ -217,6 +219,8 @@ fn defaults() -> anyhow::Result<String> {
          # is available.\n\
          holdPolicy: {}\n\
          # Whether the controllers run AppWrappers, in place of AppWrapper's own controller.\nappwrapper: false\n\
+         # Whether metrics are served over HTTPS, to clients with a token that may get the path /metrics.\n\
+         metricsSecure: false\n\
          # Whether pods of queued jobs avoid unhealthy nodes and leave them.\nnodeHealth: false\n\
          # ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. It implies\n\
          # nodeHealth.\nslackQueue: \"\"\n\
@@ -380,6 +384,7 @@ mod tests {
                     hold_policy: hold_policy.map(str::to_owned),
                     hold_only: false,
                     app_wrappers: options,
+                    metrics_secure: options,
                     node_health: options,
                     slack_queue: options.then(|| "slack".to_owned()),
                 },

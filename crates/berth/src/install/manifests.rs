@@ -112,6 +112,8 @@ pub struct Parts {
     pub hold_only: bool,
     /// AppWrappers: rights, webhooks and definition.
     pub app_wrappers: bool,
+    /// Metrics over HTTPS, for clients that the API server allows.
+    pub metrics_secure: bool,
     /// The reaction to unhealthy nodes: an option and rights.
     pub node_health: bool,
     /// Name of the slack queue.
@@ -257,6 +259,7 @@ fn role(values: &Values, option: &str, rules: Value) -> [Value; 2] {
 fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut args = vec!["controller".to_owned(), "--config=/etc/berth/config.yaml".to_owned()];
     args.extend(parts.app_wrappers.then(|| "--appwrapper".to_owned()));
+    args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
     args.extend(parts.node_health.then(|| "--node-health".to_owned()));
     args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
     let namespace = &values.namespace;

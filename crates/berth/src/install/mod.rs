@@ -72,6 +72,10 @@ pub struct Options {
     /// and the CustomResourceDefinition.
     #[arg(long)]
     appwrapper: bool,
+    /// Let the controllers serve their metrics over HTTPS, to clients that the API server
+    /// authenticates and authorizes.
+    #[arg(long)]
+    metrics_secure: bool,
     /// Let the controllers react to unhealthy nodes: new pods of queued jobs avoid them, and running
     /// pods leave them.
     #[arg(long)]
@@ -81,7 +85,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "node_health", "slack_queue"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -118,6 +122,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         hold_policy,
         hold_only: options.hold_only,
         app_wrappers: options.appwrapper,
+        metrics_secure: options.metrics_secure,
         node_health: options.node_health,
         slack_queue: options.slack_queue.clone(),
     };

@@ -78,8 +78,8 @@ fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
         let mut printed = Command::new(env!("CARGO_BIN_EXE_berth"));
         printed.args(["install", "--namespace", "queues"]);
         if has_options {
-            rendered.args(["--set", "appwrapper=true,nodeHealth=true,slackQueue=slack"]);
-            printed.args(["--appwrapper", "--node-health", "--slack-queue", "slack"]);
+            rendered.args(["--set", "appwrapper=true,metricsSecure=true,nodeHealth=true,slackQueue=slack"]);
+            printed.args(["--appwrapper", "--metrics-secure", "--node-health", "--slack-queue", "slack"]);
         }
         if let Some(configuration) = configuration {
             // JSON is YAML. In Helm's values, the configuration file is a string.

@@ -36,6 +36,7 @@ mod replay;
 mod restart;
 mod rights;
 mod scenarios;
+mod secure_metrics;
 mod skypilot;
 mod streams;
 mod team;

@@ -5,7 +5,7 @@
 //! Every replica serves, leader or not. Lookups read the controllers' caches.
 
 pub mod app_wrappers;
-mod certificate;
+mod issued;
 mod trust;
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use berth_controllers::aggregated::SERVICE;
 use berth_controllers::configuration::Process;
 use berth_controllers::configuration::process::{Tls, WEBHOOK_PORT};
@@ -27,27 +27,26 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use kube::Client;
-use parking_lot::RwLock;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::aggregated::{Aggregated, AnyCertificate};
+use crate::component::certificate::{self, Certificate};
 use crate::component::listen::{self, BindAddress, Handler};
 use app_wrappers::AppWrappers;
 use berth_api::berth::NodeHealthConfiguration;
 use berth_operators::health::avoid_unhealthy_nodes;
-use certificate::{Certificates, Material};
+use issued::{Certificates, Material};
 
 /// Path of the webhook that sets defaults of AppWrappers.
 pub const APP_WRAPPERS_MUTATE: &str = "/mutate-appwrapper";
 /// Path of the webhook that validates AppWrappers.
 pub const APP_WRAPPERS_VALIDATE: &str = "/validate-appwrapper";
+/// Service of the metrics.
+pub const METRICS_SERVICE: &str = "berth-metrics";
 /// Maximum size of a review: an object and its previous version, each limited to 3 MiB by the API
 /// server.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -134,27 +133,6 @@ impl WebhookOptions {
     }
 }
 
-/// The current certificate, if there is one. Clones share the state.
-#[derive(Clone, Debug, Default)]
-pub struct Certificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
-
-impl Certificate {
-    /// True if TLS handshakes can succeed.
-    pub fn is_there(&self) -> bool {
-        self.0.read().is_some()
-    }
-
-    fn set(&self, key: CertifiedKey) {
-        *self.0.write() = Some(Arc::new(key));
-    }
-}
-
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.read().clone()
-    }
-}
-
 /// Webhooks of options of `berth controller`.
 pub struct Further {
     /// The webhooks of AppWrappers.
@@ -227,6 +205,8 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             let mut names =
                 vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
             names.push(format!("{SERVICE}.{namespace}.svc"));
+            // The metrics have the same certificate.
+            names.push(format!("{METRICS_SERVICE}.{namespace}.svc"));
             names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
             Some((Certificates::new(client.clone(), &namespace, secret, names, *lifetime), *lifetime, service))
         }
@@ -274,25 +254,12 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 fn read(folder: &Path) -> anyhow::Result<Material> {
-    let text = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read_to_string(&path).with_context(|| path.display().to_string())
-    };
-    Ok(Material { certificate_pem: text("tls.crt")?, key_pem: text("tls.key")?, authorities_pem: String::new() })
+    let [certificate_pem, key_pem] = certificate::read(folder)?;
+    Ok(Material { certificate_pem, key_pem, authorities_pem: String::new() })
 }
 
 fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(material.certificate_pem.as_bytes()).collect();
-    let chain = chain.map_err(|error| anyhow!("tls.crt: {error}"))?;
-    if chain.is_empty() {
-        return Err(anyhow!("tls.crt: no certificate in it"));
-    }
-    let key =
-        PrivateKeyDer::from_pem_slice(material.key_pem.as_bytes()).map_err(|error| anyhow!("tls.key: {error}"))?;
-    let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|error| anyhow!("tls.key: {error}"))?;
-    let certified = CertifiedKey::new(chain, key);
-    certified.keys_match().map_err(|error| anyhow!("tls.crt and tls.key: {error}"))?;
-    Ok(certified)
+    certificate::certified(&material.certificate_pem, &material.key_pem)
 }
 
 fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated, further: Further) -> Handler {
