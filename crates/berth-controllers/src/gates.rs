@@ -105,7 +105,7 @@ gates! {
     KueueDRAIntegrationExtendedResource: Beta "0.19", on, Missing, needs KueueDRAIntegration;
     KueueDRAIntegrationPartitionableDevices: Beta "0.19", on, Missing, needs KueueDRAIntegration;
     KueueDRARejectWorkloadsWhenDRADisabled: Beta "0.18", on, Missing;
-    LWSImmutableGroupSize: Beta "0.20", on, Always;
+    LWSImmutableGroupSize: Beta "0.20", on, Full;
     LocalQueueMetrics: Beta "0.17", on, Full;
     ManagedJobsNamespaceSelectorAlwaysRespected: Stable "0.19", on, Always;
     MetricForWorkloadCreationLatency: Beta "0.18", on, Full;

@@ -33,6 +33,7 @@ pub mod selector;
 pub mod stores;
 pub mod topology;
 pub mod translate;
+pub mod usage;
 pub mod visibility;
 pub mod webhooks;
 pub mod workload;

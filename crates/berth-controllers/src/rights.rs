@@ -408,7 +408,10 @@ fn user_roles() -> Vec<Value> {
     roles.push(json!({
         "apiVersion": RBAC, "kind": "ClusterRole",
         "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(Audience::Both.labels())},
-        "rules": [{"apiGroups": [explain::GROUP], "resources": ["workloads/explanation"], "verbs": ["get"]}],
+        "rules": [
+            {"apiGroups": [explain::GROUP], "resources": ["workloads/explanation", "workloads/history"], "verbs": ["get"]},
+            {"apiGroups": [explain::GROUP], "resources": ["stays", "usage"], "verbs": ["list"]},
+        ],
     }));
     roles.push(json!({
         "apiVersion": RBAC, "kind": "ClusterRole",

@@ -137,6 +137,13 @@ impl Stores {
         self.local_queues.get(&ObjectKey::namespaced(namespace, name))
     }
 
+    /// Name of the cluster queue of a workload's local queue; empty if there is no such local queue.
+    pub fn cluster_queue_name(&self, workload: &Workload) -> String {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let local = self.local_queue(namespace, &workload.spec.queue_name);
+        local.map(|queue| queue.spec.cluster_queue.clone()).unwrap_or_default()
+    }
+
     /// Labels of a namespace; `None` if the namespace does not exist.
     pub fn namespace_labels(&self, name: &str) -> Option<BTreeMap<String, String>> {
         let namespace = self.namespaces.get(&ObjectKey::cluster(name))?;

@@ -19,7 +19,7 @@ use berth_apiserver::{Objects, Registry};
 use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
 use berth_controllers::webhooks::review::{Stage, denial};
-use berth_controllers::webhooks::{self, Webhooks};
+use berth_controllers::webhooks::{self, Webhooks, submitter};
 use berth_operators::appwrapper::admission::{self as app_wrappers, Creator, Verdict};
 use berth_operators::appwrapper::config::AppWrapperConfiguration;
 use berth_operators::health::avoid_unhealthy_nodes;
@@ -47,16 +47,17 @@ impl AdmissionPlugin for KueueWebhook {
         }
         let Some(mut object) = request.object.take() else { return Ok(()) };
         let old = request.old_object.clone();
-        let errors = self.0.mutate(
-            webhooks::Request {
-                group: request.group,
-                resource: request.resource,
-                namespace: request.namespace,
-                old_object: old.as_deref(),
-            },
-            &mut object,
-            &|group, resource, namespace, name| request.objects.get(group, resource, namespace, name),
-        );
+        let seen = webhooks::Request {
+            group: request.group,
+            resource: request.resource,
+            namespace: request.namespace,
+            old_object: old.as_deref(),
+        };
+        let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
+            request.objects.get(group, resource, namespace, name)
+        };
+        let errors = self.0.mutate(seen, &mut object, &lookup);
+        submitter::stamp(seen, &request.user.name, &mut object);
         request.object = Some(object);
         errors.or_else(|errors| refuse(request, Stage::Mutate, errors))
     }

@@ -1,17 +1,18 @@
-//! The API group `explain.berth.dev`: why a workload waits, and which workloads hold a queue's
-//! quota. The controllers of this process compute the responses.
+//! The API group `explain.berth.dev`: why a workload waits, which workloads hold a queue's quota, what
+//! was used, and what happened to a workload. The controllers of this process compute the responses.
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::{Answer, Asked, Extension, UserInfo};
-use berth_controllers::explain::{GROUP, Reader, Unexplained, VERSION};
+use berth_controllers::explain::{GROUP, Reader, Unexplained, Unreported, VERSION};
 use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
 
 use crate::api::Controllers;
 
-/// Serves explanations of workloads, by the name of the workload or of its job, and the holders of
-/// cluster queues' quota. Responses name only workloads that the requesting user may list.
+/// Serves explanations and histories of workloads, by the name of the workload or of its job, the
+/// holders of cluster queues' quota, and the use of namespaces. Responses name only workloads that
+/// the requesting user may list.
 pub(crate) struct Explanations(pub(crate) Controllers);
 
 impl Extension for Explanations {
@@ -31,6 +32,11 @@ impl Extension for Explanations {
                 "kind": "WorkloadExplanation", "verbs": ["get"]}),
             json!({"name": "clusterqueues/holders", "singularName": "", "namespaced": false,
                 "kind": "ClusterQueueHolders", "verbs": ["get"]}),
+            json!({"name": "workloads/history", "singularName": "", "namespaced": true,
+                "kind": "WorkloadHistory", "verbs": ["get"]}),
+            json!({"name": "stays", "singularName": "", "namespaced": true, "kind": "Stays", "verbs": ["list"]}),
+            json!({"name": "usage", "singularName": "", "namespaced": true, "kind": "UsageReport",
+                "verbs": ["list"]}),
         ]
     }
 
@@ -48,25 +54,50 @@ fn reader(user: &UserInfo) -> Reader {
 impl Explanations {
     async fn answer(&self, asked: Asked<'_>) -> Result<Value, Status> {
         let Asked { info, query, user } = asked;
-        let reader = reader(user);
-        let (subresource, is_namespaced) = (info.subresource.as_str(), !info.namespace.is_empty());
-        let of_queue = match (info.resource.as_str(), subresource, is_namespaced) {
-            ("workloads", "explanation", true) => false,
-            ("clusterqueues", "holders", false) => true,
-            _ => return Err(Status::no_such_path()),
-        };
+        let reader = &reader(user);
         let Some(installed) = self.0.installed() else {
             return Err(Status::service_unavailable("the controllers are starting"));
         };
-        if of_queue {
-            let page = Page::parse(query).map_err(Status::bad_request)?;
-            let missing = || Status::not_found(&GroupResource::new(GROUP, "clusterqueues"), &info.name);
-            return installed.explain.holders(&reader, &info.name, page).await.ok_or_else(missing);
+        let explain = &installed.explain;
+        let is_namespaced = !info.namespace.is_empty();
+        match (info.resource.as_str(), info.subresource.as_str()) {
+            ("workloads", "explanation") if is_namespaced => {
+                let explained = explain.of(reader, &info.namespace, &info.name).await;
+                explained.map_err(|error| unexplained(error, &info.name))
+            }
+            ("workloads", "history") if is_namespaced => {
+                let history = explain.history(reader, &info.namespace, &info.name).await;
+                history.map_err(|error| unreported(error, &info.name))
+            }
+            ("clusterqueues", "holders") if !is_namespaced => {
+                let page = Page::parse(query).map_err(Status::bad_request)?;
+                let missing = || Status::not_found(&GroupResource::new(GROUP, "clusterqueues"), &info.name);
+                explain.holders(reader, &info.name, page).await.ok_or_else(missing)
+            }
+            ("stays", "") if info.name.is_empty() => {
+                let stays = explain.stays(reader, &info.namespace, query).await;
+                stays.map_err(|error| unreported(error, &info.name))
+            }
+            ("usage", "") if info.name.is_empty() => {
+                let report = explain.usage(reader, &info.namespace, query).await;
+                report.map_err(|error| unreported(error, &info.name))
+            }
+            _ => Err(Status::no_such_path()),
         }
-        let explained = installed.explain.of(&reader, &info.namespace, &info.name).await;
-        explained.map_err(|error| match error {
-            Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(GROUP, "workloads"), &info.name),
-            Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
-        })
+    }
+}
+
+fn unexplained(error: Unexplained, name: &str) -> Status {
+    match error {
+        Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(GROUP, "workloads"), name),
+        Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
+    }
+}
+
+fn unreported(error: Unreported, name: &str) -> Status {
+    match error {
+        Unreported::Unexplained(error) => unexplained(error, name),
+        Unreported::Invalid(problem) => Status::bad_request(problem),
+        Unreported::Journal(_) => Status::service_unavailable(error.to_string()),
     }
 }

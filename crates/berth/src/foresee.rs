@@ -1,5 +1,6 @@
 //! `berth snapshot`, `berth forecast` and `berth what-if`: the state of a cluster, and its future.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -90,6 +91,11 @@ pub async fn sentence(client: &Client, job: &str) -> anyhow::Result<Option<Strin
     forecast::sentence(&SourceOptions::default(), &snapshot, &objects::template, job)
 }
 
+/// The forecast start of each waiting Workload of the cluster, by namespace and name.
+pub async fn starts(client: &Client) -> anyhow::Result<BTreeMap<(String, String), String>> {
+    forecast::starts(&of_client(client).await?, &objects::template)
+}
+
 /// The snapshot that the options name, or the state of the cluster.
 async fn state(source: &SourceOptions, connect: &ConnectOptions) -> anyhow::Result<Snapshot> {
     match source.read()? {
@@ -118,7 +124,7 @@ async fn of_client(client: &Client) -> anyhow::Result<Snapshot> {
 }
 
 /// The time on the API server's clock. The cluster of `berth up --time-scale` has a clock of its own.
-async fn now(client: &Client) -> anyhow::Result<Timestamp> {
+pub async fn now(client: &Client) -> anyhow::Result<Timestamp> {
     let api: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let review = review.map_err(|error| in_words("the time of the API server", error))?;

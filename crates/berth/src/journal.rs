@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use berth_controllers::Decisions;
-use berth_controllers::decisions::journal::Journal;
+use berth_controllers::decisions::journal::{Journal, Sizes};
 use clap::Args;
 
 /// Folder and maximum size of the decision journal.
@@ -18,6 +18,11 @@ pub struct JournalOptions {
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "decision_journal",
           value_parser = clap::value_parser!(u64).range(8..=1 << 24))]
     decision_journal_max_size: u64,
+    /// Maximum size of the journal's records of use in MiB, at least 8: the oldest files are deleted.
+    /// A million jobs take about 500 MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 256, requires = "decision_journal",
+          value_parser = clap::value_parser!(u64).range(8..=1_048_576))]
+    usage_max_size: u64,
 }
 
 impl JournalOptions {
@@ -28,6 +33,7 @@ impl JournalOptions {
     /// The folder is in use by another process, or cannot be read or written.
     pub fn open(&self, decisions: &Decisions) -> anyhow::Result<Option<Journal>> {
         let Some(folder) = &self.decision_journal else { return Ok(None) };
-        Ok(Some(Journal::open(folder, self.decision_journal_max_size << 20, decisions)?))
+        let sizes = Sizes { decisions: self.decision_journal_max_size << 20, usage: self.usage_max_size << 20 };
+        Ok(Some(Journal::open(folder, sizes, decisions)?))
     }
 }

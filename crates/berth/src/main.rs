@@ -4,8 +4,10 @@
 #[macro_use]
 extern crate berth_process;
 
+mod accounting;
 mod apiserver;
 mod audit;
+mod batch;
 mod check;
 mod cluster;
 mod component;
@@ -18,6 +20,7 @@ mod identity;
 mod image;
 mod install;
 mod journal;
+mod listing;
 mod node;
 mod node_health;
 mod objects;
@@ -30,6 +33,7 @@ mod up;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use batch::control::Change;
 use berth_process::process;
 use clap::{Parser, Subcommand};
 
@@ -84,6 +88,30 @@ enum Command {
     WhatIf(foresee::WhatIfOptions),
     /// Write the state of a cluster to a file, for forecasts and comparisons elsewhere.
     Snapshot(foresee::SnapshotOptions),
+    /// Report the use of quota in a period: hours, waits, lost work and cost by team, user, queue or
+    /// flavor.
+    Usage(accounting::report::Options),
+    /// Show what happened to a job: its states with times, quota, evictions, decisions and pods.
+    History(accounting::history::Options),
+    /// Explain the last preemption of a job: by which workload and rule, quota and shares before and
+    /// after, and every candidate.
+    WhyPreempted(accounting::history::Options),
+    /// List the jobs that wait and run: state, reason, and with --start a forecast of the start.
+    Queue(batch::lists::QueueOptions),
+    /// List the jobs of a period, ended ones too: state, wait, run time.
+    Jobs(batch::lists::JobsOptions),
+    /// List the nodes: state, and what the pods on them request.
+    Nodes(batch::nodes::Options),
+    /// Submit a command as a queued Job.
+    Submit(batch::submit::Options),
+    /// Hold jobs: they leave their queue, and stop if they run.
+    Hold(batch::control::Options),
+    /// Release jobs that are held.
+    Release(batch::control::Options),
+    /// Stop jobs that run, and queue them again.
+    Requeue(batch::control::Options),
+    /// Cancel jobs: they are stopped and deleted.
+    Cancel(batch::control::Options),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -131,6 +159,17 @@ fn main() -> ExitCode {
         Command::Forecast(options) => foresee::forecast(&options),
         Command::WhatIf(options) => foresee::what_if(&options),
         Command::Snapshot(options) => foresee::snapshot(&options),
+        Command::Usage(options) => accounting::report::main(&options),
+        Command::History(options) => accounting::history::main(&options),
+        Command::WhyPreempted(options) => accounting::history::why_preempted(&options),
+        Command::Queue(options) => batch::lists::queue(&options),
+        Command::Jobs(options) => batch::lists::jobs(&options),
+        Command::Nodes(options) => batch::nodes::main(&options),
+        Command::Submit(options) => batch::submit::main(&options),
+        Command::Hold(options) => batch::control::main(&options, Change::Hold),
+        Command::Release(options) => batch::control::main(&options, Change::Release),
+        Command::Requeue(options) => batch::control::main(&options, Change::Requeue),
+        Command::Cancel(options) => batch::control::main(&options, Change::Cancel),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

@@ -18,6 +18,7 @@ mod node_pool;
 mod problem;
 mod scheduler;
 mod supply;
+pub mod usage;
 
 pub use autopilot::{
     AutopilotConfiguration, AutopilotVariable, CHECKS as AUTOPILOT_CHECKS, test_name as dcgm_test_name,
@@ -69,6 +70,9 @@ pub const EXEC_EXIT_CODE_ANNOTATION: &str = "berth.dev/exec-exit-code";
 /// available. On jobs: the original value of the field that suspends them, `true` or `false`. On
 /// pods: the scheduling gates the policy added, comma separated.
 pub const HELD_ANNOTATION: &str = "berth.dev/held";
+/// Annotation on jobs and Workloads: name of the user that created the job, as the API server
+/// authenticated it. A client that creates a job cannot choose it.
+pub const SUBMITTED_BY_ANNOTATION: &str = "berth.dev/submitted-by";
 /// Node annotation: when the node reports Ready (RFC 3339).
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).

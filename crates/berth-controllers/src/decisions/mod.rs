@@ -5,28 +5,39 @@
 //! records in explanations, and a journal may store them ([`journal`]). Evictions that other
 //! controllers wrote are recorded from the object.
 //!
-//! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`] and [`OTHERS_MAX`]. Records survive a
+//! It also has the stays of workloads that ended ([`stay`]): what [`crate::usage`] sums up.
+//!
+//! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`], [`OTHERS_MAX`] and [`STAYS_MAX`]. Records survive a
 //! change of leader within the process. After a restart, only the records of the journal are
 //! available.
 
+mod files;
 pub mod journal;
 mod page;
 mod record;
+pub(crate) mod stay;
+mod stays;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
+use berth_api::berth::usage::Stay;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::exposition::{Exposition, Family};
 use berth_runtime::ObjectKey;
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
-pub(crate) use page::page;
-pub use page::summary;
+pub(crate) use page::{CANDIDATES_MAX, page};
+pub use page::{eviction, summary};
 pub(crate) use record::{of_change, of_object};
+pub use stays::STAYS_MAX;
+use stays::{EndedStays, end_of};
 
 /// Maximum number of records of one workload.
 pub const OF_WORKLOAD_MAX: usize = 8;
@@ -47,8 +58,23 @@ pub struct Decisions {
 #[derive(Debug, Default)]
 struct Inner {
     records: Mutex<Records>,
-    journal: Mutex<Option<SyncSender<Arc<DecisionRecord>>>>,
+    stays: Mutex<EndedStays>,
+    journal: Mutex<Option<Writer>>,
     dropped: AtomicU64,
+}
+
+/// A journal that is written.
+#[derive(Debug)]
+struct Writer {
+    folder: PathBuf,
+    lines: SyncSender<Line>,
+}
+
+/// A line of the journal.
+#[derive(Debug)]
+enum Line {
+    Decision(Arc<DecisionRecord>),
+    Stay(Arc<Stay>),
 }
 
 /// Records in the order they came, by number.
@@ -108,7 +134,7 @@ fn is_wait(record: &DecisionRecord) -> bool {
 
 /// True for the record of an eviction, be it a preemption by another workload or for another
 /// reason.
-fn is_eviction(record: &DecisionRecord) -> bool {
+pub(crate) fn is_eviction(record: &DecisionRecord) -> bool {
     matches!(record.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted)
 }
 
@@ -129,26 +155,38 @@ impl Decisions {
         earlier.into_iter().for_each(|record| records.add(Arc::new(record)));
     }
 
-    /// Receiver of the records that a journal stores, in order; `None` if there already is a
-    /// journal. Records that arrive faster than the journal takes them are dropped, and counted by
-    /// [`Decisions::dropped`].
-    fn journal(&self) -> Option<Receiver<Arc<DecisionRecord>>> {
-        let mut journal = self.sender();
+    /// Receiver of the lines that a journal in this folder stores, in order; `None` if there already
+    /// is a journal. Records that arrive faster than the journal takes them are dropped, and counted
+    /// by [`Decisions::dropped`].
+    fn journal(&self, folder: &Path) -> Option<Receiver<Line>> {
+        let mut journal = self.writer();
         if journal.is_some() {
             return None;
         }
-        let (sender, receiver) = sync_channel(JOURNAL_WAITING_MAX);
-        *journal = Some(sender);
+        let (lines, receiver) = sync_channel(JOURNAL_WAITING_MAX);
+        *journal = Some(Writer { folder: folder.to_owned(), lines });
         Some(receiver)
     }
 
     /// Stops sending records to the journal.
     fn end_journal(&self) {
-        *self.sender() = None;
+        *self.writer() = None;
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<SyncSender<Arc<DecisionRecord>>>> {
+    fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
         self.inner.journal.lock()
+    }
+
+    /// Sends a line to the journal, if there is one.
+    fn send(&self, line: Line) {
+        let sent = self.writer().as_ref().map(|writer| writer.lines.try_send(line));
+        if let Some(Err(TrySendError::Full(_))) = sent {
+            self.count_dropped(1);
+        }
+    }
+
+    fn journal_folder(&self) -> Option<PathBuf> {
+        self.writer().as_ref().map(|writer| writer.folder.clone())
     }
 
     fn count_dropped(&self, records: u64) {
@@ -193,10 +231,7 @@ impl Decisions {
         if is_eviction(&record) {
             self.records().writing.remove(&key_of(&record));
         }
-        let sent = self.sender().as_ref().map(|journal| journal.try_send(record.clone()));
-        if let Some(Err(TrySendError::Full(_))) = sent {
-            self.count_dropped(1);
-        }
+        self.send(Line::Decision(record.clone()));
         self.records().add(record);
     }
 
@@ -216,6 +251,57 @@ impl Decisions {
         }
     }
 
+    /// Records the stay that a change of a workload ended, if any. `cluster_queue` is that of its local
+    /// queue.
+    pub(crate) fn changed(&self, old: Option<&Workload>, new: Option<&Workload>, cluster_queue: &str, now: Timestamp) {
+        let uid = new.or(old).and_then(|workload| workload.metadata.uid.as_deref()).unwrap_or_default();
+        let since = self.last_end(uid);
+        if let Some(stay) = stay::ended(old, new, since, cluster_queue, now) {
+            self.add_stay(stay);
+        }
+        if new.is_none() {
+            self.inner.stays.lock().deleted(uid);
+        }
+    }
+
+    /// End of the last stay of a workload that has not finished.
+    pub(crate) fn last_end(&self, uid: &str) -> Option<Timestamp> {
+        self.inner.stays.lock().last_end(uid)
+    }
+
+    fn add_stay(&self, stay: Stay) {
+        let stay = Arc::new(stay);
+        let is_new = self.inner.stays.lock().add(stay.clone());
+        if is_new {
+            self.send(Line::Stay(stay));
+        }
+    }
+
+    /// Adds a stay of an earlier process, from its journal.
+    fn restore_stay(&self, stay: Stay) {
+        self.inner.stays.lock().add(Arc::new(stay));
+    }
+
+    /// Passes the known stays that ended to `each`: those of the journal, oldest first, or else those
+    /// in memory. Reads the files of the journal, which takes a second per 256 MiB.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn each_stay(&self, each: &mut dyn FnMut(&Stay)) -> io::Result<()> {
+        let kept = self.inner.stays.lock().kept();
+        if let Some(folder) = self.journal_folder() {
+            // The last stays may not be on disk yet.
+            let in_memory: std::collections::HashSet<_> = kept.iter().map(|stay| end_of(stay)).collect();
+            journal::each_stay(&folder, &mut |stay| {
+                if !in_memory.contains(&end_of(&stay)) {
+                    each(&stay);
+                }
+            })?;
+        }
+        kept.iter().for_each(|stay| each(stay));
+        Ok(())
+    }
+
     /// Drops the records of a workload that was deleted. The journal still has them.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         let mut records = self.records();
@@ -228,6 +314,29 @@ impl Decisions {
     pub fn of(&self, key: &ObjectKey, uid: &str) -> Vec<DecisionRecord> {
         let records = self.records();
         records.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
+    }
+
+    /// All records of a workload, oldest first: those of the journal, or else those in memory.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn all_of(&self, key: &ObjectKey, uid: &str) -> io::Result<Vec<DecisionRecord>> {
+        let mut found = Vec::new();
+        if let Some(folder) = self.journal_folder() {
+            journal::each_decision(&folder, &mut |record| {
+                if record.uid == uid {
+                    found.push(record);
+                }
+            })?;
+        }
+        // The last records may not be on disk yet.
+        for record in self.of(key, uid).into_iter().rev() {
+            if !found.contains(&record) {
+                found.push(record);
+            }
+        }
+        found.sort_by_key(|record| record.time.as_ref().map(|time| time.0));
+        Ok(found)
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
@@ -327,12 +436,16 @@ mod tests {
     #[test]
     fn a_journal_gets_all_records_except_restored_ones() {
         let decisions = Decisions::default();
-        let journal = decisions.journal().expect("the first");
-        assert!(decisions.journal().is_none());
+        let journal = decisions.journal(Path::new("")).expect("the first");
+        assert!(decisions.journal(Path::new("")).is_none());
         decisions.restore([record("w", DecisionOutcome::Admitted, "old")]);
         decisions.add(record("w", DecisionOutcome::Evicted, "new"));
         assert_eq!(reasons(&decisions, "w"), ["new", "old"]);
-        let arrived: Vec<String> = journal.try_iter().map(|it| it.reason.clone()).collect();
+        let reason = |line| match line {
+            Line::Decision(record) => record.reason.clone(),
+            Line::Stay(stay) => stay.reason.clone(),
+        };
+        let arrived: Vec<String> = journal.try_iter().map(reason).collect();
         assert_eq!(arrived, ["new"]);
         for _ in 0..JOURNAL_WAITING_MAX + 3 {
             decisions.add(record("w", DecisionOutcome::Evicted, "more"));

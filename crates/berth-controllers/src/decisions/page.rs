@@ -9,8 +9,8 @@ use jiff::SignedDuration;
 
 use super::is_eviction;
 
-/// Maximum number of candidates that are listed.
-const CANDIDATES_MAX: usize = 10;
+/// Maximum number of candidates that an explanation lists.
+pub(crate) const CANDIDATES_MAX: usize = 10;
 
 /// The decisions about a workload, newest first: the last eviction with everything that is known
 /// about it, and one line for each of the other decisions. Empty without decisions.
@@ -18,7 +18,7 @@ pub(crate) fn page(records: &[DecisionRecord]) -> String {
     let mut text = String::new();
     let detailed = records.iter().position(is_eviction);
     if let Some(record) = detailed.map(|at| &records[at]) {
-        text.push_str(&eviction(record));
+        text.push_str(&eviction(record, CANDIDATES_MAX));
     }
     let others = records.iter().enumerate().filter(|(at, _)| Some(*at) != detailed);
     let lines: Vec<String> = others.map(|(_, record)| line(record)).collect();
@@ -58,7 +58,8 @@ fn name(of: &ObjectName) -> String {
     format!("{}/{}", of.namespace, of.name)
 }
 
-fn eviction(record: &DecisionRecord) -> String {
+/// An eviction with everything that is known about it. Lists at most `candidates_max` candidates.
+pub fn eviction(record: &DecisionRecord, candidates_max: usize) -> String {
     let mut text = String::new();
     let what = if record.outcome == DecisionOutcome::Preempted { "Preempted" } else { "Evicted" };
     let _ = writeln!(text, "\n{what} at {} ({})", at(record), record.reason);
@@ -74,7 +75,7 @@ fn eviction(record: &DecisionRecord) -> String {
             balance_line(&mut text, balance);
         }
         if let Some(search) = &preemption.search {
-            candidates(&mut text, search);
+            candidates(&mut text, search, candidates_max);
         }
     }
     text
@@ -122,14 +123,14 @@ fn share(share: i64) -> String {
     if share == i64::MAX { "infinite, because its weight is 0".to_owned() } else { share.to_string() }
 }
 
-fn candidates(text: &mut String, search: &VictimSearch) {
+fn candidates(text: &mut String, search: &VictimSearch, max: usize) {
     let _ = writeln!(text, "  Candidates: {}", search.message);
-    for it in search.candidates.iter().take(CANDIDATES_MAX) {
+    for it in search.candidates.iter().take(max) {
         let name = name(&it.workload);
         let _ =
             writeln!(text, "    {name} in ClusterQueue {}, priority {}: {}", it.cluster_queue, it.priority, it.message);
     }
-    for group in search.candidates_withheld.iter().take(CANDIDATES_MAX) {
+    for group in search.candidates_withheld.iter().take(max) {
         let count = group.workloads;
         let workloads = if count == 1 { "workload" } else { "workloads" };
         let _ = writeln!(
@@ -138,8 +139,8 @@ fn candidates(text: &mut String, search: &VictimSearch) {
             group.cluster_queue, group.message
         );
     }
-    let groups = search.candidates_withheld.iter().skip(CANDIDATES_MAX).map(|group| group.workloads);
-    let more = search.candidates.len().saturating_sub(CANDIDATES_MAX);
+    let groups = search.candidates_withheld.iter().skip(max).map(|group| group.workloads);
+    let more = search.candidates.len().saturating_sub(max);
     let more = u32::try_from(more).unwrap_or(u32::MAX).saturating_add(groups.sum()).saturating_add(search.unlisted);
     if more > 0 {
         let _ = writeln!(text, "    and {more} more");

@@ -3,7 +3,7 @@
 use berth_api::berth::decision::{
     BalanceRecord, DecisionOutcome, DecisionRecord, Lost, PreemptionRecord, QuotaChangeRecord,
 };
-use berth_api::berth::explanation::{Held, Job, ObjectName};
+use berth_api::berth::explanation::{Job, ObjectName};
 use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::{Balance, Considered, QuotaChange, Victim, WaitCause, WeightedShare, text};
@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
+use super::stay;
 use crate::conditions;
 use crate::explain::object::{amount, name_of, pod_set, search};
 use crate::scheduler::carry_out::Change;
@@ -140,15 +141,8 @@ fn balance(balance: &Balance) -> BalanceRecord {
 /// The loss of a workload that is evicted at `at`: the quota of its admission, and how long the
 /// workload has held it.
 fn lost(workload: &Workload, at: Timestamp) -> Option<Lost> {
-    let admission = workload.status.as_ref()?.admission.as_ref()?;
-    let sets = admission.pod_set_assignments.iter();
-    let held = sets.flat_map(|set| {
-        set.resource_usage.iter().filter_map(|(resource, amount)| {
-            let flavor = set.flavors.get(resource)?.clone();
-            Some(Held { flavor, resource: resource.clone(), amount: amount.clone() })
-        })
-    });
+    workload.status.as_ref()?.admission.as_ref()?;
     let since = status::true_condition(workload, conditions::QUOTA_RESERVED).map(|it| it.last_transition_time.clone());
     let seconds = since.as_ref().map(|since| (at.as_second() - since.0.as_second()).max(0));
-    Some(Lost { holds: held.collect(), since, seconds })
+    Some(Lost { holds: stay::holds(workload), since, seconds })
 }

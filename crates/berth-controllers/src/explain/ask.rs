@@ -36,6 +36,38 @@ pub async fn controllers(client: &Client, namespace: &str, name: &str) -> kube::
     get(client, &format!("/explain/{}/{}", segment(namespace), segment(name))).await
 }
 
+/// Requests the use of quota of a namespace, or of all; `query` has the parameters `by`, `since` and
+/// `until`.
+///
+/// # Errors
+/// The API server's error.
+pub async fn usage(client: &Client, namespace: Option<&str>, query: &str) -> kube::Result<Value> {
+    list(client, namespace, "usage", query).await
+}
+
+/// Requests the stays of a namespace, or of all; `query` has the parameters `since`, `until` and
+/// `limit`.
+///
+/// # Errors
+/// The API server's error.
+pub async fn stays(client: &Client, namespace: Option<&str>, query: &str) -> kube::Result<Value> {
+    list(client, namespace, "stays", query).await
+}
+
+/// Requests the history of a Workload or job.
+///
+/// # Errors
+/// The API server's error; see [`is_elsewhere`].
+pub async fn history(client: &Client, namespace: &str, name: &str) -> kube::Result<Value> {
+    let (namespace, name) = (segment(namespace), segment(name));
+    get(client, &format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/history")).await
+}
+
+async fn list(client: &Client, namespace: Option<&str>, resource: &str, query: &str) -> kube::Result<Value> {
+    let scope = namespace.map(|namespace| format!("namespaces/{}/", segment(namespace))).unwrap_or_default();
+    get(client, &format!("/apis/{GROUP}/{VERSION}/{scope}{resource}?{query}")).await
+}
+
 /// True if this server does not serve explanations, so that another server may have the
 /// explanation.
 pub fn is_elsewhere(error: &kube::Error) -> bool {

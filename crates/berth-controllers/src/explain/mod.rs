@@ -8,6 +8,7 @@ pub mod ask;
 mod holders;
 pub(crate) mod object;
 mod readers;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,6 +21,7 @@ use berth_engine::{Explanation, Name, NotQueued, Standing};
 use berth_runtime::ObjectKey;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::conditions;
@@ -33,6 +35,7 @@ use crate::workload::status;
 pub use berth_api::berth::explanation::{GROUP, VERSION};
 pub use readers::Reader;
 use readers::Readers;
+pub use usage::Unreported;
 
 /// Explains workloads; clones share the engine.
 #[derive(Clone)]
@@ -41,6 +44,8 @@ pub struct Explain {
     stores: Stores,
     decisions: Decisions,
     readers: Readers,
+    /// Lets one request at a time read the journal.
+    scans: Arc<Semaphore>,
 }
 
 /// What is said about a check without a message whose ProvisioningRequest has no answer.
@@ -147,7 +152,7 @@ impl Found {
 impl Explain {
     /// `client` is used to review the permissions of readers.
     pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
-        Explain { scheduler, stores, decisions, readers: Readers::new(client) }
+        Explain { scheduler, stores, decisions, readers: Readers::new(client), scans: Arc::new(Semaphore::new(1)) }
     }
 
     /// The explanation of a Workload, or of the Workload of a job of this name. Workloads in

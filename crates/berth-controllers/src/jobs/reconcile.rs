@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::berth::SUBMITTED_BY_ANNOTATION;
 use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
@@ -495,6 +496,7 @@ impl<J: Job> Reconcile<'_, J> {
         for (key, value) in job.annotations() {
             let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                 || integrations.annotations_to_copy.contains(key)
+                || key == SUBMITTED_BY_ANNOTATION
                 || (key == annotations::ADMISSION_GATED_BY && gates.on(Gate::AdmissionGatedBy))
                 || (elastic && key == annotations::ELASTIC_JOB);
             if copied {

@@ -210,7 +210,9 @@ fn histograms_have_the_bounds_of_kueue() {
             .collect();
         (bounds.first().cloned(), bounds.len(), bounds.iter().rev().nth(1).cloned())
     };
-    let text = |series: &Series| families::text(&[series], |_: &_| Vec::new(), &[]);
+    let text = |series: &Series| {
+        Exposition::text(|exposition| families::write(exposition, &[series], |_: &_| Vec::new(), &[]))
+    };
     for (name, first, count, last) in [
         ("kueue_workload_creation_latency_seconds", "0.01", 12, "10.24"),
         ("kueue_quota_reserved_wait_time_seconds", "1", 15, "10240"),
@@ -218,7 +220,7 @@ fn histograms_have_the_bounds_of_kueue() {
         ("kueue_execution_time_seconds", "1", 17, "40960"),
         ("kueue_local_queue_admission_wait_time_seconds", "1", 15, "10240"),
     ] {
-        series.observe(name, &[("cluster_queue", "cq")], 0.5);
+        series.observe(name, &[("cluster_queue", "cq")], 0.5, None);
         let expected = (Some(first.to_owned()), count, Some(last.to_owned()));
         assert_eq!(bounds(&text(&series), name), expected, "{name}");
     }

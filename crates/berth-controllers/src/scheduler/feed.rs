@@ -82,11 +82,13 @@ pub(super) fn watch<'a>(
         builder = watch_nodes(builder, scheduler, nodes, pods);
     }
     let (env, of, metrics) = (environment.clone(), scheduler.clone(), metrics.clone());
-    let decisions = decisions.clone();
+    let (decisions, queues) = (decisions.clone(), stores.clone());
+    let local = move |workload: &Workload| queues.cluster_queue_name(workload);
     builder = feed(builder, scheduler, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
             metrics.changed(delta.old.as_deref(), Some(workload));
             decisions.observe(workload);
+            decisions.changed(delta.old.as_deref(), Some(workload), &local(workload), of.clock_now());
             let event = of.upserted(&env, workload);
             if delta.old.as_ref().is_some_and(|old| priority_class::changed(old, workload))
                 && let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref())
@@ -99,6 +101,8 @@ pub(super) fn watch<'a>(
         None => {
             metrics.changed(delta.old.as_deref(), None);
             let key = ObjectKey::of(delta.latest().as_ref());
+            let last = delta.latest();
+            decisions.changed(Some(last), None, &local(last), of.clock_now());
             decisions.forget(&key);
             let key = workload_key(&key);
             of.forget(&key);

@@ -109,6 +109,11 @@ impl SchedulerState {
         time(self.inner.clock.now())
     }
 
+    /// The current time.
+    pub(crate) fn clock_now(&self) -> jiff::Timestamp {
+        self.inner.clock.now()
+    }
+
     /// Records the exact time of a quota reservation; the object will have only whole seconds.
     pub(crate) fn reserved(&self, key: WorkloadKey, at: Time) {
         self.exact().entry(key).or_default().reserved = Some(at);

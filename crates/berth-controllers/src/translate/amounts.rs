@@ -71,3 +71,13 @@ pub fn exact(list: Option<&BTreeMap<String, ApiQuantity>>) -> Quantities {
 pub fn weight_milli(weight: Option<&ApiQuantity>) -> i64 {
     weight.and_then(parse).map_or(1000, |quantity| quantity.milli_value().max(0))
 }
+
+/// Number of the engine's base units in the unit in which a resource is reported and priced: a CPU
+/// core, a GiB, or one piece.
+pub fn reported_unit(resource: &str) -> i64 {
+    match resource {
+        "cpu" => 1000,
+        "memory" | "ephemeral-storage" => 1 << 30,
+        _ => 1,
+    }
+}

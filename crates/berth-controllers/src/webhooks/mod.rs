@@ -13,6 +13,7 @@ mod pod_spec;
 mod pods;
 mod queues;
 pub mod review;
+pub mod submitter;
 mod topology;
 mod workload;
 
@@ -147,7 +148,8 @@ impl Webhooks {
             return pods::validate_pod(object, request.old_object, &self.gates);
         }
         if let Some(owner) = PodOwner::of(request.group, request.resource) {
-            let changed = request.old_object.map(|old| pod_owners::validate_pod_owner_update(owner, object, old));
+            let validate = |old| pod_owners::validate_pod_owner_update(owner, object, old, &self.gates);
+            let changed = request.old_object.map(validate);
             return changed.unwrap_or_default();
         }
         let gates = &self.gates;

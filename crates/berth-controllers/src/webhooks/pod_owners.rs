@@ -13,7 +13,7 @@ use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
 use crate::configuration::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::naming::OwnerKind;
 
 /// A kind of object whose pods are queued.
@@ -143,7 +143,7 @@ pub(super) fn default_pod_owner(
 }
 
 /// Validates a changed object. New objects are not validated, because their pods are.
-pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
+pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     if is_part_of_set(owner, new) {
         return Vec::new();
@@ -193,8 +193,8 @@ pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Valu
             errors.push(Error::forbidden(&at, detail));
         }
     }
-    if owner == PodOwner::LeaderWorkerSet {
-        let size = |object: &Value| object["spec"]["leaderWorkerTemplate"]["size"].clone();
+    if owner == PodOwner::LeaderWorkerSet && gates.on(Gate::LWSImmutableGroupSize) {
+        let size = |object: &Value| object["spec"]["leaderWorkerTemplate"]["size"].as_i64().unwrap_or(1);
         if size(new) != size(old) {
             let at = spec.child("leaderWorkerTemplate");
             errors.push(Error::invalid(&at.child("size"), size(new), IMMUTABLE));
@@ -244,7 +244,7 @@ mod tests {
         let mut object = part(2);
         default_pod_owner(PodOwner::StatefulSet, &mut object, true, "team", &config, &gates, &nothing);
         assert_eq!(object, part(2));
-        assert_eq!(validate_pod_owner_update(PodOwner::StatefulSet, &part(3), &part(2)), Vec::new());
+        assert_eq!(validate_pod_owner_update(PodOwner::StatefulSet, &part(3), &part(2), &Gates::default()), Vec::new());
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         );
         for owner in [PodOwner::Deployment, PodOwner::StatefulSet] {
             let wrong = |new: &Value, old: &Value| -> Vec<String> {
-                let errors = validate_pod_owner_update(owner, new, old);
+                let errors = validate_pod_owner_update(owner, new, old, &Gates::default());
                 errors.iter().map(|error| error.field.clone()).collect()
             };
             assert_eq!(wrong(&plain, &set(3, "1", Value::Null)), [queue.clone(), class.clone()]);
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_stateful_set_scales_only_to_and_from_zero_and_keeps_its_requests() {
         let wrong = |new: &Value, old: &Value| -> Vec<String> {
-            let errors = validate_pod_owner_update(PodOwner::StatefulSet, new, old);
+            let errors = validate_pod_owner_update(PodOwner::StatefulSet, new, old, &Gates::default());
             errors.iter().map(|error| error.field.clone()).collect()
         };
         let three = set(3, "1", json!({"replicas": 3}));
@@ -312,5 +312,22 @@ mod tests {
         let left = set(0, "1", json!({"replicas": 2}));
         assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "old pods still exist");
         assert_eq!(wrong(&set(3, "2", Value::Null), &three).len(), 1);
+    }
+
+    #[test]
+    fn the_group_size_of_a_leader_worker_set_changes_only_with_its_gate_off() {
+        let set = |size: Value| {
+            json!({"metadata": {"name": "lws", "labels": {labels::QUEUE_NAME: "q"}},
+                "spec": {"leaderWorkerTemplate": {"size": size}}})
+        };
+        let fields = |old: Value, new: Value, gates: &Gates| {
+            let errors = validate_pod_owner_update(PodOwner::LeaderWorkerSet, &set(new), &set(old), gates);
+            errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+        };
+        let on = Gates::default();
+        assert_eq!(fields(json!(2), json!(10), &on), ["spec.leaderWorkerTemplate.size"]);
+        assert!(fields(Value::Null, json!(1), &on).is_empty(), "1 is the default");
+        let off = on.with(Gate::LWSImmutableGroupSize, false);
+        assert!(fields(json!(2), json!(10), &off).is_empty());
     }
 }

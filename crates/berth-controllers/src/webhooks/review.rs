@@ -6,7 +6,7 @@ use berth_api::kueue::conversion;
 use berth_apimachinery::field;
 use serde_json::{Value, json};
 
-use super::{Account, Lookup, Request, Webhooks, is_validated};
+use super::{Account, Lookup, Request, Webhooks, is_validated, submitter};
 
 /// The kind of webhook that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,9 @@ pub fn admission_also(
             let mut changed = object.clone();
             let errors = webhooks.mutate(request, &mut changed, lookup).err().unwrap_or_default();
             also(request, &mut changed);
+            if webhooks.concerns(request.group, request.resource) {
+                submitter::stamp(request, user, &mut changed);
+            }
             Ok(respond(asked, Some(&changed), &errors))
         }
     }

@@ -34,6 +34,8 @@ use crate::translate::validate;
 /// the scheduler.
 const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
 
+const DEACTIVATED: &str = "The workload is deactivated";
+
 /// True if the plan only replaces the reason why the workload was inadmissible with
 /// [`PENDING_EVALUATION`].
 pub(super) fn only_reports_admissible(before: &Workload, plan: &Plan<Workload>) -> bool {
@@ -202,7 +204,7 @@ impl Reconcile<'_> {
             self.write_status();
             return true;
         }
-        let mut message = "The workload is deactivated".to_owned();
+        let mut message = DEACTIVATED.to_owned();
         let mut cause = String::new();
         if let Some(target) = target {
             message = format!("{message} due to {}", target.message);
@@ -339,6 +341,10 @@ impl Reconcile<'_> {
         if name.is_empty() {
             return false;
         }
+        // A reservation by hand whose LocalQueue does not exist needs no checks.
+        if local.is_none() && self.becomes_admitted() {
+            return true;
+        }
         let (granular, message) = match (&local, &cluster) {
             (None, _) => (admission::MISCONFIGURED, format!("LocalQueue {name} is terminating or missing")),
             (Some(queue), _) if queue.metadata.deletion_timestamp.is_some() => {
@@ -466,19 +472,33 @@ impl Reconcile<'_> {
             self.evict(eviction::ADMISSION_CHECK, "", &message);
             return true;
         }
-        let was = status::is_admitted(&self.workload);
+        if self.becomes_admitted() {
+            return true;
+        }
         if status::sync_admitted(&mut self.workload, gates, now) {
             self.write_status();
-            if !was && status::is_admitted(&self.workload) {
-                let queue = self.workload.status.as_ref().and_then(|s| s.admission.as_ref());
-                let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
-                let seconds = status::seconds_since_reservation(&self.workload, now);
-                let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
-                self.report(PlannedEvent::normal(events::ADMITTED, message));
-            }
             return true;
         }
         false
+    }
+
+    /// Admits a workload that holds quota, if all its checks are ready. Returns false if nothing
+    /// changes.
+    fn becomes_admitted(&mut self) -> bool {
+        let (gates, now) = (self.context.gates, self.context.now);
+        let mut admitted = self.workload.clone();
+        let changes = !status::is_admitted(&admitted) && status::sync_admitted(&mut admitted, gates, now);
+        if !changes || !status::is_admitted(&admitted) {
+            return false;
+        }
+        self.workload = admitted;
+        self.write_status();
+        let queue = self.workload.status.as_ref().and_then(|s| s.admission.as_ref());
+        let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
+        let seconds = status::seconds_since_reservation(&self.workload, now);
+        let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
+        self.report(PlannedEvent::normal(events::ADMITTED, message));
+        true
     }
 
     // -- limits for admitted workloads ------------------------------------------------------------
@@ -577,20 +597,11 @@ impl Reconcile<'_> {
         let observability = gates.on(Gate::UnadmittedWorkloadsObservability);
         let known = status::condition(&self.workload, conditions::QUOTA_RESERVED).cloned();
         let evicted_for_deactivation = status::true_condition(&self.workload, conditions::EVICTED)
-            .filter(|condition| condition.reason.starts_with(eviction::DEACTIVATED))
-            .cloned();
+            .is_some_and(|condition| condition.reason.starts_with(eviction::DEACTIVATED));
         if !status::is_active(&self.workload) {
-            if let Some(evicted) = evicted_for_deactivation
-                && observability
-                && known.as_ref().is_none_or(|condition| condition.reason != admission::DEACTIVATED)
-            {
-                status::unset_quota_reservation(
-                    &mut self.workload,
-                    admission::DEACTIVATED,
-                    &evicted.message,
-                    gates,
-                    now,
-                );
+            // The condition Evicted has the cause.
+            if evicted_for_deactivation && observability {
+                status::unset_quota_reservation(&mut self.workload, admission::DEACTIVATED, DEACTIVATED, gates, now);
             }
         } else if status::is_on_hold(&self.workload) {
             // The pod integration sets and clears OnHold.
@@ -639,8 +650,7 @@ impl Reconcile<'_> {
     fn queue_problem(&self) -> Option<(&'static str, String)> {
         let name = &self.workload.spec.queue_name;
         let Some(local) = self.local_queue() else {
-            // A workload without a queue waits until one is set.
-            return (!name.is_empty()).then(|| (admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
+            return Some((admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
         };
         if stop_policy(local.spec.stop_policy) != StopPolicy::None {
             return Some((admission::SUSPENDED, format!("LocalQueue {name} is inactive")));

@@ -272,6 +272,24 @@ fn an_evicted_workload_is_requeued_after_its_cause_ends() {
     }
 }
 
+/// Users and tests of other programs reserve quota by hand.
+#[test]
+fn a_reservation_by_hand_is_admitted_without_its_queues() {
+    let mut reserved = workload(json!({}));
+    let admission = berth_api::kueue::v1beta2::Admission { cluster_queue: "cq".into(), ..Default::default() };
+    status::set_quota_reservation(&mut reserved, admission, at("00:59:00"));
+    let plan = reconcile_with(&Config::default(), &Stores::by_hand(), &reserved);
+    let after = last_status(plan).expect("a write");
+    assert_eq!(text_of(&after, "Admitted").as_deref(), Some("True Admitted: The workload is admitted"));
+}
+
+#[test]
+fn a_workload_without_a_queue_reports_that() {
+    let mut waits = workload(json!({}));
+    waits.spec.queue_name = String::new();
+    assert_eq!(why(&Stores::by_hand(), &waits).as_deref(), Some("Misconfigured: LocalQueue  doesn't exist"));
+}
+
 /// The manager of an external framework may evict without setting the condition Requeued.
 #[test]
 fn a_backoff_without_the_condition_requeued_ends_too() {

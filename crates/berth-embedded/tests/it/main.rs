@@ -15,6 +15,7 @@ mod takeover;
 mod tenants;
 mod train_jobs;
 mod training_jobs;
+mod usage;
 mod visibility;
 
 use berth_embedded::{Embedded, Options};

@@ -127,7 +127,8 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     // The group lists its subresources only, so that its names do not shadow Kueue's kinds.
     let listed = ask(&client, "/apis/explain.berth.dev/v1alpha1").await.expect("its resources");
     let names: Vec<_> = listed["resources"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();
-    assert_eq!(names, ["workloads/explanation", "clusterqueues/holders"]);
+    let served = ["workloads/explanation", "clusterqueues/holders", "workloads/history", "stays", "usage"];
+    assert_eq!(names, served);
     // Every in-process writer has a field manager.
     let full = embedded.admin_client();
     for path in ["/apis/kueue.x-k8s.io/v1beta2/clusterqueues/cq", "/api/v1/namespaces/kueue-system"] {

@@ -188,7 +188,11 @@ fn problem(problem: &QueueProblem) -> String {
         QueueProblem::NotFound => "not found".to_owned(),
         QueueProblem::Terminating => "is terminating".to_owned(),
         QueueProblem::Stopped => "is stopped".to_owned(),
-        QueueProblem::FlavorsNotFound(names) => format!("references missing ResourceFlavor(s): {}", sorted(names)),
+        QueueProblem::FlavorsNotFound(names) => {
+            // In the order of the queue's spec, as Kueue lists them.
+            let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            format!("references missing ResourceFlavor(s): {}", names.join(","))
+        }
         QueueProblem::ChecksNotFound(names) => format!("references missing AdmissionCheck(s): {}", sorted(names)),
         QueueProblem::ChecksInactive(names) => format!("references inactive AdmissionCheck(s): {}", sorted(names)),
         QueueProblem::SeveralMultiKueueChecks(names) => {

@@ -1,5 +1,6 @@
 //! The command `berth forecast --backtest`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -71,6 +72,19 @@ pub fn sentence(
     let only = Some(known.find(job)?);
     let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws: 20, only });
     Ok(forecasts.first().map(|forecast| forecasts::sentence(&known.state, forecast)))
+}
+
+/// The median start of each waiting Workload, by namespace and name, as a time from now.
+///
+/// # Errors
+/// The state cannot be read.
+pub fn starts(snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<BTreeMap<(String, String), String>> {
+    let known = SourceOptions::default().prepare(snapshot, template)?;
+    let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws: 20, only: None });
+    let start = |it: &forecast::JobForecast| {
+        ((it.key.namespace.to_string(), it.key.name.to_string()), forecasts::from_now(known.state.at, it.median))
+    };
+    Ok(forecasts.iter().map(start).collect())
 }
 
 /// Backtests forecasts and returns the report to print.

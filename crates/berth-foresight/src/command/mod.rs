@@ -103,7 +103,10 @@ impl Common {
 }
 
 /// A time: Go's syntax, and whole days.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// The expected form.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<f64>().ok());
     if let Some(days) = days {
         return Duration::try_from_secs_f64(days * 86_400.0).map_err(|error| error.to_string());
@@ -143,7 +146,11 @@ fn policy_file(name: &str) -> anyhow::Result<Policy> {
     Ok(file::parse(name, &text)?)
 }
 
-fn prices(given: &[String]) -> anyhow::Result<Prices> {
+/// The prices of options `--price [FLAVOR/]RESOURCE=PRICE`.
+///
+/// # Errors
+/// The option that is no price.
+pub fn prices(given: &[String]) -> anyhow::Result<Prices> {
     let mut prices = Prices::default();
     for text in given {
         let wrong = || anyhow!("--price {text}: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01");

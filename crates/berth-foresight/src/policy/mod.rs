@@ -10,6 +10,7 @@ mod mapping;
 use std::collections::BTreeMap;
 
 use berth_controllers::configuration::Resources;
+use berth_controllers::translate::amounts;
 use berth_engine::model::{ClusterQueue, Cohort};
 use berth_engine::{Amount, EngineConfig, Event, Name};
 use thiserror::Error;
@@ -135,10 +136,8 @@ impl Prices {
 /// Number of the engine's base units in the unit in which a resource is reported and priced.
 pub fn unit(resource: &str) -> f64 {
     match resource {
-        "cpu" => 1000.0,
-        "memory" | "ephemeral-storage" => f64::from(1 << 30),
         crate::trace::openb::GPU_MILLI => 1000.0,
-        _ => 1.0,
+        other => amounts::reported_unit(other) as f64,
     }
 }
 

@@ -159,7 +159,7 @@ pub(crate) fn time(seconds: f64) -> String {
 }
 
 /// A number for people, with three or four digits.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         it if it.abs() < 10.0 => format!("{it:.2}"),
         it if it.abs() < 100.0 => format!("{it:.1}"),
@@ -168,6 +168,6 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// A share in percent.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

@@ -1,7 +1,9 @@
 //! `berth` as a user runs it: the program, the real kubectl, files and signals. These tests use a
 //! real port and real time on purpose: they test the path over a real network connection.
 
+mod accounting;
 mod app_wrapper_controller;
+mod batch;
 mod bench;
 mod chart;
 mod client_streams;

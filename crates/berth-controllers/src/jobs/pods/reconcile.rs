@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::berth::SUBMITTED_BY_ANNOTATION;
 use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
@@ -261,6 +262,7 @@ impl Reconcile<'_> {
             for (key, value) in pod.annotations() {
                 let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                     || integrations.annotations_to_copy.contains(key)
+                    || key == SUBMITTED_BY_ANNOTATION
                     || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on(Gate::AdmissionGatedBy));
                 if copied {
                     workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());

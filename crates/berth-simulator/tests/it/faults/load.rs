@@ -138,7 +138,7 @@ pub fn submission(number: u64, hours: u64, draw: &mut Draw) -> Submission {
     let (name, namespace) = (format!("job-{number}"), TEAMS[usize::try_from(draw.below(3)).unwrap_or(0)]);
     let (pods, gpus) = (draw.between(1, 6), [8, 8, 4][usize::try_from(draw.below(3)).unwrap_or(0)]);
     let fails = draw.below(12) == 0;
-    let minutes = if fails { draw.between(2, 30) } else { draw.between(30, 12 * 60) };
+    let minutes = if fails { draw.between(2, 30) } else { draw.between(2 * 60, 24 * 60) };
     let mut annotations = json!({ "berth.dev/run-duration": format!("{minutes}m") });
     if fails {
         annotations["berth.dev/exit-code"] = json!("3");
@@ -149,7 +149,16 @@ pub fn submission(number: u64, hours: u64, draw: &mut Draw) -> Submission {
         json!({ "name": name, "image": "program",
             "resources": { "requests": { "cpu": "4" }, "limits": { GPU: gpus } } })
     };
-    let template = |container: Value| json!({ "metadata": { "labels": { JOB: name }, "annotations": annotations }, "spec": { "containers": [container] } });
+    // The scheduler fills nodes one by one, and would leave those of the spot pool empty.
+    let affinity = match draw.below(2) {
+        0 => json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
+            "preference": { "matchExpressions": [{ "key": "cloud.google.com/gke-spot", "operator": "Exists" }] } }] } }),
+        _ => Value::Null,
+    };
+    let template = |container: Value| {
+        json!({ "metadata": { "labels": { JOB: name }, "annotations": annotations },
+            "spec": { "containers": [container], "affinity": affinity } })
+    };
     let job = |limit: i64| {
         let mut template = template(container("main"));
         template["spec"]["restartPolicy"] = json!("Never");
@@ -166,7 +175,8 @@ pub fn submission(number: u64, hours: u64, draw: &mut Draw) -> Submission {
             replicas_of["Worker"] = replicas(pods - 1);
         }
         json!({ "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": { "name": name },
-            "spec": { "pytorchReplicaSpecs": replicas_of } })
+            // By default, the other pods of a job that failed go on, without quota.
+            "spec": { "runPolicy": { "cleanPodPolicy": "Running" }, "pytorchReplicaSpecs": replicas_of } })
     };
     let wrapper = |component: Value| {
         json!({ "apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": { "name": name },

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::load::{JOB, Kind, RETRY_LIMIT, Submission};
+use super::load::{JOB, Kind, NODES, RETRY_LIMIT, Submission};
 use super::nodes::Nodes;
 use super::recovery::{Course, PodFacts, Recovery, deployed_at};
 use crate::objects::{condition, is_true};
@@ -50,6 +50,8 @@ pub struct Record {
     pub events: BTreeMap<(String, String), BTreeSet<String>>,
     /// Number of resets, by AppWrapper: all, and those that count.
     pub resets: BTreeMap<String, (u64, i64)>,
+    /// Number of pods that have started, by node pool.
+    pub starts: BTreeMap<&'static str, usize>,
     /// Evictions of Workloads by reason.
     pub evictions: BTreeMap<String, usize>,
     /// What must not happen and did.
@@ -122,6 +124,16 @@ impl Record {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let course = self.courses.entry(name.to_owned()).or_default();
         let before = course.pods.get(&uid).cloned();
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        match phase {
+            _ if before.as_ref().is_some_and(|before| before.phase == phase) => {}
+            "Succeeded" | "Failed" => course.pod_ended(phase),
+            "Running" => {
+                let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+                *self.starts.entry(pool_of(node)).or_default() += 1;
+            }
+            _ => {}
+        }
         if is_deleted {
             course.pods.remove(&uid);
         } else {
@@ -190,6 +202,11 @@ impl Record {
         }
         *self.evictions.entry(reason).or_default() += 1;
     }
+}
+
+/// The pool of a node, by its name.
+fn pool_of(node: &str) -> &'static str {
+    NODES.iter().map(|(pool, _)| *pool).find(|pool| node.contains(&format!("-{pool}-"))).unwrap_or("other")
 }
 
 /// True if the object says why the pod failed.

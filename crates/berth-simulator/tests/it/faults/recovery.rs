@@ -21,8 +21,11 @@ const FAILURE_GRACE: i64 = 60;
 const WARMUP_GRACE: i64 = 300;
 const PAUSE: i64 = 90;
 const FORCEFUL_DELETION: i64 = 600;
-/// Seconds that a Job waits after its first failure; twice as long after each further one.
+/// Seconds that a Job waits after its first failed pod; twice as long after each further one, until a
+/// pod succeeds.
 const BACK_OFF: i64 = 10;
+/// Maximum of this time.
+const BACK_OFF_MAX: i64 = 360;
 /// `tolerationSeconds` of the taints of NotReady nodes.
 const TOLERATION: i64 = 300;
 
@@ -83,11 +86,16 @@ pub struct Course {
     pub pods: BTreeMap<String, PodFacts>,
     is_whole: bool,
     episode: Option<Episode>,
-    /// Number of program failures, for which a Job waits longer each time.
-    crashes: u32,
+    /// Number of pods that failed since a pod succeeded. A Job counts those that a fault ended, too.
+    failures: u32,
 }
 
 impl Course {
+    /// Notes that a pod has ended.
+    pub fn pod_ended(&mut self, phase: &str) {
+        self.failures = if phase == "Succeeded" { 0 } else { self.failures + 1 };
+    }
+
     /// Notes that the pods have changed: `lost` is the pod that changed, as it was before. Returns a
     /// recovery that this change ends.
     pub fn pods_changed(
@@ -115,9 +123,8 @@ impl Course {
         }
         let episode = self.episode.take()?;
         let mut recovery = episode.end(job, nodes, now);
-        if episode.fault.is_none() && job.kind == Kind::Job {
-            recovery.allowed += BACK_OFF << self.crashes.min(6);
-            self.crashes += 1;
+        if job.kind == Kind::Job && self.failures > 0 {
+            recovery.allowed += (BACK_OFF << (self.failures - 1).min(6)).min(BACK_OFF_MAX);
         }
         Some(recovery)
     }

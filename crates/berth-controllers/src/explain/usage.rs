@@ -1,0 +1,227 @@
+//! The use of quota and the history of workloads, for a reader: stays of namespaces in which the
+//! reader may not list workloads are left out and counted.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+
+use berth_api::berth::explanation::{GROUP, VERSION, Withheld};
+use berth_api::berth::usage::{Stay, Stays, WithheldUsage};
+use berth_api::kueue::v1beta2::Workload;
+use berth_runtime::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::readers::Listable;
+use super::{Explain, Reader, Unexplained};
+use crate::concurrent_admission::is_variant;
+use crate::decisions::stay;
+use crate::usage::history::{self, Search};
+use crate::usage::quotas::Quotas;
+use crate::usage::sums::Sums;
+use crate::usage::{By, Period, parameter};
+use crate::workload::status;
+
+/// Kind of a list of stays.
+const STAYS: &str = "Stays";
+/// Default and maximum number of stays in a response.
+const LIMIT_DEFAULT: usize = 1_000;
+const LIMIT_MAX: usize = 10_000;
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreported {
+    /// A parameter is invalid.
+    #[error("{0}")]
+    Invalid(String),
+    /// The journal cannot be read.
+    #[error("the decision journal cannot be read: {0}")]
+    Journal(#[from] io::Error),
+    /// There is no such workload.
+    #[error(transparent)]
+    Unexplained(#[from] Unexplained),
+}
+
+impl From<tokio::task::JoinError> for Unreported {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Unreported::Journal(io::Error::other(error))
+    }
+}
+
+/// The newest stays of one namespace.
+#[derive(Default)]
+struct Newest {
+    stays: VecDeque<Stay>,
+    count: usize,
+}
+
+impl Explain {
+    /// The use of quota in a period, grouped as the query asks for: parameters `by`, `since` and
+    /// `until`. `namespace` is empty for all namespaces.
+    ///
+    /// # Errors
+    /// A parameter is invalid, or the journal cannot be read.
+    pub async fn usage(&self, reader: &Reader, namespace: &str, query: &str) -> Result<Value, Unreported> {
+        let invalid = Unreported::Invalid;
+        let period = Period::parse(query, self.scheduler.clock_now()).map_err(invalid)?;
+        let by: By = parameter(query, "by").map_or(Ok(By::Team), |text| text.parse()).map_err(Unreported::Invalid)?;
+        let sums: BTreeMap<String, (Sums, u64)> = self
+            .over_stays(namespace, BTreeMap::new(), move |sums, stay| {
+                let of_namespace = sums.entry(stay.workload.namespace.clone());
+                let (sums, count) = of_namespace.or_insert_with(|| (Sums::new(by, period), 0));
+                sums.add(stay);
+                *count += u64::from(period.touches(stay));
+            })
+            .await?;
+        let listable = self.listable(reader, sums.keys()).await;
+        let (mut whole, mut withheld) = (Sums::new(by, period), 0);
+        for (namespace, (sums, count)) in sums {
+            if listable.has(&namespace) { whole.merge(sums) } else { withheld += count }
+        }
+        let (cluster, local) = (self.stores.cluster_queues.iter(), self.stores.local_queues.iter());
+        let (cluster, local): (Vec<_>, Vec<_>) = (cluster.collect(), local.collect());
+        let quotas = Quotas::of(cluster.iter().map(AsRef::as_ref), local.iter().map(AsRef::as_ref));
+        let mut report = whole.report(Some(&quotas));
+        report.withheld = left_out(withheld, &listable);
+        Ok(json!(report))
+    }
+
+    /// The stays of a period, ended and going on: parameters `since`, `until` and `limit`.
+    ///
+    /// # Errors
+    /// A parameter is invalid, or the journal cannot be read.
+    pub async fn stays(&self, reader: &Reader, namespace: &str, query: &str) -> Result<Value, Unreported> {
+        let now = self.scheduler.clock_now();
+        let period = Period::parse(query, now).map_err(Unreported::Invalid)?;
+        let limit = match parameter(query, "limit") {
+            None => LIMIT_DEFAULT,
+            Some(text) => text.parse().map(|limit: usize| limit.min(LIMIT_MAX)).map_err(|_| {
+                Unreported::Invalid(format!("limit: invalid value {text:?}, expected an integer of at least 0"))
+            })?,
+        };
+        let found: BTreeMap<String, Newest> = self
+            .over_stays(namespace, BTreeMap::new(), move |found, stay| {
+                if period.touches(stay) {
+                    let of_namespace: &mut Newest = found.entry(stay.workload.namespace.clone()).or_default();
+                    of_namespace.count += 1;
+                    of_namespace.stays.push_back(stay.clone());
+                    if of_namespace.stays.len() > limit {
+                        of_namespace.stays.pop_front();
+                    }
+                }
+            })
+            .await?;
+        let listable = self.listable(reader, found.keys()).await;
+        let (mut items, mut count, mut withheld) = (Vec::new(), 0, 0_u64);
+        for (namespace, newest) in found {
+            if listable.has(&namespace) {
+                count += newest.count;
+                items.extend(newest.stays);
+            } else {
+                withheld += newest.count as u64;
+            }
+        }
+        let order = |stay: &Stay| {
+            let started = stay.admitted.as_ref().or(stay.queued.as_ref()).map(|at| at.0);
+            (stay.ended.is_none(), stay.ended.as_ref().map(|at| at.0), started, stay.workload.name.clone())
+        };
+        items.sort_by_cached_key(order);
+        let items = items.split_off(items.len().saturating_sub(limit));
+        Ok(json!(Stays {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: STAYS.to_owned(),
+            now: Some(Time(now)),
+            unlisted: count - items.len(),
+            items,
+            withheld: left_out(withheld, &listable),
+            ..Stays::default()
+        }))
+    }
+
+    /// The history of a Workload or of the Workload of a job of this name, which may be deleted.
+    ///
+    /// # Errors
+    /// No workload of the name is known, or the journal cannot be read.
+    pub async fn history(&self, reader: &Reader, namespace: &str, name: &str) -> Result<Value, Unreported> {
+        let mut search = Search::new(namespace, name);
+        let live = self.find(namespace, name).ok();
+        if let Some(live) = &live {
+            search = Search::new(namespace, &live.name_any());
+        }
+        let search = self.over_stays(namespace, search, Search::add).await?;
+        let stays = search.newest().ok_or_else(|| Unexplained::NotFound(name.to_owned()))?;
+        let (uid, key) = (stays[0].uid.clone(), ObjectKey::namespaced(namespace, stays[0].workload.name.as_str()));
+        let decisions = self.decisions.clone();
+        let mut records = tokio::task::spawn_blocking(move || decisions.all_of(&key, &uid)).await??;
+        let mut namespaces = BTreeSet::from([namespace.to_owned()]);
+        for record in &mut records {
+            record.withhold(&mut |namespace| {
+                namespaces.insert(namespace.to_owned());
+                true
+            });
+        }
+        let listable = self.listable(reader, namespaces.iter()).await;
+        let mut is_whole = true;
+        for record in &mut records {
+            record.withhold(&mut |namespace| {
+                is_whole &= listable.has(namespace);
+                listable.has(namespace)
+            });
+        }
+        let withheld: Option<Withheld> = (!is_whole).then(|| listable.why());
+        Ok(json!(history::history(stays, records, withheld)))
+    }
+
+    /// Passes all stays of a namespace to `each`: the ended ones, then those that go on.
+    async fn over_stays<T: Send + 'static>(
+        &self,
+        namespace: &str,
+        mut into: T,
+        each: impl Fn(&mut T, &Stay) + Send + 'static,
+    ) -> Result<T, Unreported> {
+        let is_asked = {
+            let namespace = namespace.to_owned();
+            move |stay: &Stay| namespace.is_empty() || stay.workload.namespace == namespace
+        };
+        // One request after another reads the journal.
+        let turn = self.scans.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let decisions = self.decisions.clone();
+        let (mut into, each, is_asked) = tokio::task::spawn_blocking(move || {
+            decisions.each_stay(&mut |stay| {
+                if is_asked(stay) {
+                    each(&mut into, stay);
+                }
+            })?;
+            drop(turn);
+            io::Result::Ok((into, each, is_asked))
+        })
+        .await??;
+        for workload in self.stores.workloads.iter() {
+            if let Some(stay) = self.going_on(&workload).filter(|stay| is_asked(stay)) {
+                each(&mut into, &stay);
+            }
+        }
+        Ok(into)
+    }
+
+    /// The stay of a workload that goes on; `None` if the workload is finished, or is the variant of
+    /// another one.
+    fn going_on(&self, workload: &Workload) -> Option<Stay> {
+        if status::is_finished(workload) || is_variant(workload) {
+            return None;
+        }
+        let since = self.decisions.last_end(workload.metadata.uid.as_deref().unwrap_or_default());
+        let stay = stay::of(workload, since, &self.stores.cluster_queue_name(workload));
+        // The stay that an eviction ended is among the ended ones.
+        Some(stay).filter(|stay| !stay.state.is_end())
+    }
+
+    async fn listable(&self, reader: &Reader, namespaces: impl Iterator<Item = &String>) -> Listable {
+        let namespaces: Vec<String> = namespaces.cloned().collect();
+        self.readers.listable(reader, &namespaces).await
+    }
+}
+
+fn left_out(stays: u64, listable: &Listable) -> Option<WithheldUsage> {
+    (stays > 0).then(|| WithheldUsage { why: listable.why(), stays })
+}

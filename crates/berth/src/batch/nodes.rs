@@ -1,0 +1,227 @@
+//! `berth nodes`: the nodes, their state, and what the pods on them request.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use berth_apimachinery::quantity::Quantity;
+use berth_apimachinery::table;
+use clap::Args;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::component::connect::{self, ConnectOptions};
+use crate::listing::{Column, Format, Listing};
+use crate::team::in_words;
+use crate::{foresee, process};
+
+/// Labels with the pool of a node, at the large clouds and in Berth's clusters.
+const POOL_LABELS: [&str; 4] = [
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "karpenter.sh/nodepool",
+];
+
+/// Options of `berth nodes`.
+#[derive(Args)]
+pub struct Options {
+    /// Only nodes with these labels, as for kubectl.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+/// Prints the nodes.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(async {
+        let client = connect::asking(options.connect.config().await?)?;
+        let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
+        let nodes = Api::<Node>::all(client.clone()).list(&params).await;
+        let nodes = nodes.map_err(|error| in_words("nodes", error))?;
+        let pods = match Api::<Pod>::all(client.clone()).list(&ListParams::default()).await {
+            Ok(pods) => Some(pods.items),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                eprintln!("berth: the use of nodes is not shown, because you may not list the pods of all namespaces");
+                None
+            }
+            Err(error) => return Err(in_words("pods", error)),
+        };
+        let now = foresee::now(&client).await?;
+        process::print(&listing(&nodes.items, pods.as_deref(), now).render(options.output)?)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What the pods of a node request.
+#[derive(Default)]
+struct Use {
+    pods: usize,
+    requests: BTreeMap<String, Quantity>,
+}
+
+fn listing(nodes: &[Node], pods: Option<&[Pod]>, now: Timestamp) -> Listing {
+    let columns = vec![
+        Column::Usual("NODE"),
+        Column::Usual("STATE"),
+        Column::Usual("POOL"),
+        Column::Usual("CPU"),
+        Column::Usual("GPU"),
+        Column::Usual("PODS"),
+        Column::Usual("REASON"),
+        Column::Usual("AGE"),
+        Column::Wide("MEMORY"),
+        Column::Wide("ACCELERATOR"),
+        Column::Wide("TAINTS"),
+    ];
+    let uses = pods.map(uses);
+    let row = |node: &Node| {
+        let none = Use::default();
+        let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).unwrap_or(&none));
+        let accelerator = accelerator(node);
+        let (state, reason) = state(node, used);
+        let pool = POOL_LABELS.iter().find_map(|label| node.labels().get(*label)).cloned();
+        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        let taints: Vec<String> = taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
+        let created = node.creation_timestamp().map(|at| table::age(at.0, now));
+        vec![
+            node.name_any(),
+            state,
+            or_none(pool),
+            share(node, used, "cpu"),
+            accelerator.as_deref().map_or_else(|| "-".to_owned(), |name| share(node, used, name)),
+            used.map_or_else(|| "-".to_owned(), |used| used.pods.to_string()),
+            reason,
+            created.unwrap_or_default(),
+            share(node, used, "memory"),
+            or_none(accelerator),
+            or_none(Some(taints.join(",")).filter(|text| !text.is_empty())),
+        ]
+    };
+    Listing {
+        columns,
+        rows: nodes.iter().map(row).collect(),
+        names: nodes.iter().map(|node| format!("node/{}", node.name_any())).collect(),
+        items: nodes.iter().map(|node| json!(node)).collect(),
+    }
+}
+
+fn or_none(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "<none>".to_owned())
+}
+
+/// Requests of pods that have not ended, by node. Init containers are not counted, except sidecars.
+fn uses(pods: &[Pod]) -> BTreeMap<String, Use> {
+    let mut uses: BTreeMap<String, Use> = BTreeMap::new();
+    for pod in pods {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else { continue };
+        let Some(node) = &spec.node_name else { continue };
+        let used = uses.entry(node.clone()).or_default();
+        used.pods += 1;
+        let sidecars =
+            spec.init_containers.iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
+        for container in spec.containers.iter().chain(sidecars) {
+            let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+            for (name, amount) in requests.into_iter().flatten() {
+                if let Ok(amount) = Quantity::parse(&amount.0) {
+                    used.requests.entry(name.clone()).or_insert(Quantity::ZERO).add(amount);
+                }
+            }
+        }
+    }
+    uses
+}
+
+/// The accelerator resource that a node offers.
+fn accelerator(node: &Node) -> Option<String> {
+    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+    allocatable.keys().find(|name| name.contains('/')).cloned()
+}
+
+/// `requested/allocatable` of a resource.
+fn share(node: &Node, used: Option<&Use>, resource: &str) -> String {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(resource));
+    let Some(allocatable) = allocatable else { return "-".to_owned() };
+    match used {
+        Some(used) => {
+            let requested = used.requests.get(resource).map_or_else(|| "0".to_owned(), ToString::to_string);
+            format!("{requested}/{}", allocatable.0)
+        }
+        None => format!("-/{}", allocatable.0),
+    }
+}
+
+/// The state of a node in the words of sinfo, and the reason if pods cannot start there.
+fn state(node: &Node, used: Option<&Use>) -> (String, String) {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let reason = || ready.and_then(|ready| ready.reason.clone()).unwrap_or_else(|| "NotReady".to_owned());
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let busy = used.is_some_and(|used| used.pods > 0);
+    let full = match accelerator(node) {
+        Some(name) => is_full(node, used, &name),
+        None => is_full(node, used, "cpu"),
+    };
+    if ready.is_none_or(|ready| ready.status != "True") {
+        ("down".to_owned(), reason())
+    } else if cordoned {
+        let state = if busy { "draining" } else { "drained" };
+        (state.to_owned(), "cordoned".to_owned())
+    } else if full {
+        ("allocated".to_owned(), String::new())
+    } else if used.is_none() {
+        ("up".to_owned(), String::new())
+    } else {
+        let state = if busy { "mixed" } else { "idle" };
+        (state.to_owned(), String::new())
+    }
+}
+
+fn is_full(node: &Node, used: Option<&Use>, resource: &str) -> bool {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(resource));
+    let allocatable = allocatable.and_then(|amount| Quantity::parse(&amount.0).ok());
+    let requested = used.and_then(|used| used.requests.get(resource));
+    matches!((allocatable, requested), (Some(all), Some(requested)) if requested.nanos() >= all.nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, ready: &str, unschedulable: bool) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": {"cloud.google.com/gke-nodepool": "l4"}},
+            "spec": {"unschedulable": unschedulable},
+            "status": {"allocatable": {"cpu": "4", "nvidia.com/gpu": "2"},
+                "conditions": [{"type": "Ready", "status": ready, "reason": "KubeletStopped"}]}}))
+        .expect("a node")
+    }
+
+    fn pod(node: &str, gpus: u32, phase: &str) -> Pod {
+        let requests = json!({"cpu": "500m", "nvidia.com/gpu": gpus.to_string()});
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"phase": phase}, "spec": {"nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": requests}}]}}))
+        .expect("a pod")
+    }
+
+    #[test]
+    fn a_node_has_a_state_and_the_requests_of_its_pods() {
+        let nodes =
+            [node("a", "True", false), node("b", "True", true), node("c", "False", false), node("d", "True", false)];
+        let pods = [pod("a", 1, "Running"), pod("a", 1, "Pending"), pod("a", 2, "Succeeded"), pod("d", 1, "Running")];
+        let rows = listing(&nodes, Some(&pods), Timestamp::UNIX_EPOCH).rows;
+        let cells = |at: usize| rows[at][1..7].join(" ");
+        assert_eq!(cells(0), "allocated l4 1/4 2/2 2 ");
+        assert_eq!(cells(1), "drained l4 0/4 0/2 0 cordoned");
+        assert_eq!(cells(2), "down l4 0/4 0/2 0 KubeletStopped");
+        assert_eq!(cells(3), "mixed l4 500m/4 1/2 1 ");
+        let unknown = listing(&nodes, None, Timestamp::UNIX_EPOCH).rows;
+        assert_eq!(unknown[3][1..6].join(" "), "up l4 -/4 -/2 -");
+    }
+}

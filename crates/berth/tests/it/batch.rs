@@ -1,0 +1,106 @@
+//! The commands of docs/commands.md against a cluster: a job is submitted, listed, held, released,
+//! requeued and cancelled. Once as a plugin of kubectl.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, file};
+
+fn berth(cluster: &Cluster, line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    command.env("KUBECONFIG", &cluster.kubeconfig).args(line.split_whitespace());
+    command.output().expect("berth runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn done(cluster: &Cluster, line: &str) -> String {
+    let output = berth(cluster, line);
+    assert!(output.status.success(), "berth {line}: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn failed(cluster: &Cluster, line: &str) -> String {
+    let output = berth(cluster, line);
+    assert!(!output.status.success(), "berth {line}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+/// State of a job in the queue; empty if it is not listed.
+fn state(cluster: &Cluster, job: &str) -> String {
+    let listed: Value = serde_json::from_str(&done(cluster, "queue -n team-blue -o json")).expect("JSON");
+    let items = listed["items"].as_array().expect("items");
+    let found = items.iter().find(|item| item["job"]["name"] == job);
+    found.and_then(|item| item["state"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_job_is_submitted_held_released_requeued_and_cancelled() {
+    if !berth_testing::has_kubectl() {
+        return;
+    }
+    let cluster = Cluster::ephemeral(&[]);
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    let line = "submit -n team-blue --name train -c 2 -t 2h --dry-run client -o yaml -- sleep 3600";
+    let printed = done(&cluster, line);
+    assert!(printed.contains("kind: Job") && printed.contains("kueue.x-k8s.io/queue-name: main"), "{printed}");
+    assert_eq!(state(&cluster, "train"), "", "a dry run creates nothing");
+
+    let is = |job: &str, wanted: &str| {
+        let (job, wanted) = (job.to_owned(), wanted.to_owned());
+        cluster.wait_until(&format!("{job} to be {wanted:?}"), 60, move |cluster| state(cluster, &job) == wanted);
+    };
+    assert_eq!(done(&cluster, &line.replace("--dry-run client -o yaml ", "")), "job.batch/train created\n");
+    is("train", "Running");
+    assert_eq!(done(&cluster, "submit -n team-blue --name large -c 8 -- sleep 3600"), "job.batch/large created\n");
+    is("large", "Waiting");
+    let queue = done(&cluster, "queue -n team-blue --state waiting --start");
+    let row = queue.lines().nth(1).unwrap_or_default();
+    for wanted in ["team-blue", "large", "main", "berth-admin", "Waiting", "WaitingForQuota"] {
+        assert!(row.contains(wanted), "{wanted}: {queue}");
+    }
+    assert!(queue.lines().next().unwrap_or_default().ends_with("STARTS"), "{queue}");
+
+    assert_eq!(done(&cluster, "hold -n team-blue train"), "team-blue/train held\n");
+    is("train", "Held");
+    is("large", "Running");
+    assert_eq!(done(&cluster, "hold team-blue/train"), "team-blue/train is held already\n");
+    assert!(failed(&cluster, "requeue team-blue/train").contains("use berth release"));
+    assert_eq!(done(&cluster, "release team-blue/train"), "team-blue/train released\n");
+    is("train", "Waiting");
+    assert_eq!(done(&cluster, "cancel team-blue/large"), "team-blue/large cancelled: Job deleted\n");
+    is("large", "");
+    is("train", "Running");
+    assert_eq!(done(&cluster, "requeue team-blue/train"), "team-blue/train requeued\n");
+    is("train", "Running");
+
+    let jobs = done(&cluster, "jobs -n team-blue -o csv");
+    let states = |job: &str| {
+        let rows = jobs.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        rows.filter(|cells| cells[1] == job).map(|cells| cells[4].to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (states("large"), states("train")),
+        (vec!["Deleted".into()], vec!["Evicted".into(), "Evicted".into(), "Running".into()]),
+        "{jobs}"
+    );
+    let nodes = done(&cluster, "nodes");
+    assert!(nodes.starts_with("NODE ") && nodes.contains("default-pool"), "{nodes}");
+
+    let missing = failed(&cluster, "cancel -n team-blue none");
+    assert!(missing.contains("no job or Workload team-blue/none is queued; `berth queue -n team-blue`"), "{missing}");
+    let unknown = failed(&cluster, "submit -n team-blue -q other -- true");
+    assert!(unknown.contains("namespace team-blue has no LocalQueue other; it has main"), "{unknown}");
+
+    // kubectl finds plugins by their names.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_berth"), folder.path().join("kubectl-berth")).expect("a link");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args(["berth", "queue", "-A", "-o", "name"]).env("KUBECONFIG", &cluster.kubeconfig).env("PATH", path);
+    let output = kubectl.output().expect("kubectl runs");
+    assert!(text(&output.stdout).starts_with("workload.kueue.x-k8s.io/job-train-"), "{output:?}");
+}
