@@ -84,7 +84,8 @@ fn wait_for_data(prometheus: &Prometheus, mut missing: BTreeSet<String>) {
 fn cluster(root: &Path, work: &Path) -> Cluster {
     let configuration = std::fs::read_to_string(file("examples/gke-batch-refarch/cluster.yaml"))
         .expect("the example can be read")
-        .replace("defaultDuration: 8m", "defaultDuration: 40m");
+        .replace("defaultDuration: 8m", "defaultDuration: 40m")
+        + "  operators:\n    autopilot: {repeat: 10m}\n";
     let kueue = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n\
                  metrics: {enableClusterQueueResources: true}\n";
     let paths = [("cluster.yaml", configuration.as_str()), ("kueue.yaml", kueue)].map(|(name, text)| {
@@ -140,15 +141,18 @@ fn every_panel_of_the_dashboards_has_data_in_a_real_prometheus() {
             (kind, _) => panic!("{kind}: expected data or valid"),
         }
     }
+    // Some panels are about GPUs that no pod holds: all, before the jobs.
+    wait_for_data(&prometheus, BTreeSet::from(["DCGM_FI_DEV_GPU_UTIL".to_owned()]));
+    all.retain(|query| prometheus.query(query).unwrap_or_else(|| panic!("Prometheus refuses {query}")).is_empty());
     submit(&cluster, &root, "low_priority", "low-priority-job", work.path());
     submit(&cluster, &root, "high_priority", "high-priority-job", work.path());
+    pending_workloads_have_a_table(&cluster);
     wait_for_data(&prometheus, all);
     for query in valid {
         assert!(prometheus.query(query).is_some(), "{query}");
     }
     rules_are_evaluated(&prometheus);
     exemplars_name_workloads(&prometheus);
-    pending_workloads_have_a_table(&cluster);
 }
 
 fn rules_are_evaluated(prometheus: &Prometheus) {
@@ -175,6 +179,9 @@ fn exemplars_name_workloads(prometheus: &Prometheus) {
 /// Kueue's own dashboards read pending workloads from the API.
 fn pending_workloads_have_a_table(cluster: &Cluster) {
     let Some(folder) = shared("scenarios/upstream-samples/kueue/site/static/examples/visibility") else { return };
+    cluster.wait_until("a high-priority job to wait", 30, |cluster| {
+        cluster.get(&["clusterqueue", "cq-team-a-hp"])["status"]["pendingWorkloads"] == 2
+    });
     let values = [("${namespace}", "team-a"), ("${local_queue}", "lq-team-a-hp"), ("$cluster_queue", "cq-team-a-hp")];
     for of in ["cluster", "local"] {
         let path = folder.join(format!("pending-workloads-for-{of}-queue-visibility-dashboard.json"));

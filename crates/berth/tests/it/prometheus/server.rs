@@ -77,6 +77,7 @@ impl Prometheus {
     /// Body of a response with code 200.
     fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
