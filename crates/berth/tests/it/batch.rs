@@ -57,11 +57,16 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
     is("train", "Running");
     assert_eq!(done(&cluster, "submit -n team-blue --name large -c 8 -- sleep 3600"), "job.batch/large created\n");
     is("large", "Waiting");
-    let queue = done(&cluster, "queue -n team-blue --state waiting --start");
-    let row = queue.lines().nth(1).unwrap_or_default();
-    for wanted in ["team-blue", "large", "main", "berth-admin", "Waiting", "WaitingForQuota"] {
-        assert!(row.contains(wanted), "{wanted}: {queue}");
-    }
+    let queue = || done(&cluster, "queue -n team-blue --state waiting --start");
+    // The reason is written after the decision.
+    cluster.wait_until("the waiting job's row to be complete", 60, |_| {
+        let queue = queue();
+        let row = queue.lines().nth(1).unwrap_or_default();
+        ["team-blue", "large", "main", "berth-admin", "Waiting", "WaitingForQuota"]
+            .iter()
+            .all(|cell| row.contains(cell))
+    });
+    let queue = queue();
     assert!(queue.lines().next().unwrap_or_default().ends_with("STARTS"), "{queue}");
 
     assert_eq!(done(&cluster, "hold -n team-blue train"), "team-blue/train held\n");
@@ -77,16 +82,15 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
     assert_eq!(done(&cluster, "requeue team-blue/train"), "team-blue/train requeued\n");
     is("train", "Running");
 
-    let jobs = done(&cluster, "jobs -n team-blue -o csv");
-    let states = |job: &str| {
+    let states = |jobs: &str, job: &str| {
         let rows = jobs.lines().map(|line| line.split(',').collect::<Vec<_>>());
         rows.filter(|cells| cells[1] == job).map(|cells| cells[4].to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(
-        (states("large"), states("train")),
-        (vec!["Deleted".into()], vec!["Evicted".into(), "Evicted".into(), "Running".into()]),
-        "{jobs}"
-    );
+    // What a job used is recorded after its end.
+    cluster.wait_until("one end of the large job, and two of the other", 60, |cluster| {
+        let jobs = done(cluster, "jobs -n team-blue -o csv");
+        states(&jobs, "large") == ["Deleted"] && states(&jobs, "train") == ["Evicted", "Evicted", "Running"]
+    });
     let nodes = done(&cluster, "nodes");
     assert!(nodes.starts_with("NODE ") && nodes.contains("default-pool"), "{nodes}");
 
