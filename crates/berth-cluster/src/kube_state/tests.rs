@@ -129,6 +129,6 @@ fn a_pod_has_a_limited_number_of_series() {
         }
     });
     let series = text.lines().filter(|line| !line.starts_with('#')).count();
-    assert_eq!(series, 29 * pods.len());
+    assert_eq!(series, 28 * pods.len());
     assert!(text.len() < 5_000 * pods.len(), "{} bytes", text.len());
 }

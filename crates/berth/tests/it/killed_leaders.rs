@@ -282,13 +282,21 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
 }
 
 /// Every job completes exactly once: no more pods succeed than its completions, and a complete job
-/// never runs again.
+/// never runs again. A pod that succeeds while it is being deleted is replaced before its success is
+/// known, as in Kubernetes, so it does not count.
 fn run_once(jobs: &[(Value, bool)], pods: &[(Value, bool)]) {
     let mut succeeded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (pod, _) in pods.iter().filter(|(pod, _)| pod["status"]["phase"] == "Succeeded") {
-        let job = pod["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
+    let mut deleted: BTreeSet<&str> = BTreeSet::new();
+    for (pod, _) in pods {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        succeeded.entry(job.to_owned()).or_default().insert(uid.to_owned());
+        if pod["status"]["phase"] != "Succeeded" {
+            if pod["metadata"]["deletionTimestamp"].is_string() {
+                deleted.insert(uid);
+            }
+        } else if !deleted.contains(uid) {
+            let job = pod["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
+            succeeded.entry(job.to_owned()).or_default().insert(uid.to_owned());
+        }
     }
     let mut done: BTreeMap<String, Value> = BTreeMap::new();
     for (job, _) in jobs.iter().filter(|(job, _)| is_true(job, "Complete")) {
