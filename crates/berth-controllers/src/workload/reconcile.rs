@@ -650,7 +650,8 @@ impl Reconcile<'_> {
     fn queue_problem(&self) -> Option<(&'static str, String)> {
         let name = &self.workload.spec.queue_name;
         let Some(local) = self.local_queue() else {
-            return Some((admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
+            // A workload without a queue waits until one is set.
+            return (!name.is_empty()).then(|| (admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
         };
         if stop_policy(local.spec.stop_policy) != StopPolicy::None {
             return Some((admission::SUSPENDED, format!("LocalQueue {name} is inactive")));

@@ -283,13 +283,6 @@ fn a_reservation_by_hand_is_admitted_without_its_queues() {
     assert_eq!(text_of(&after, "Admitted").as_deref(), Some("True Admitted: The workload is admitted"));
 }
 
-#[test]
-fn a_workload_without_a_queue_reports_that() {
-    let mut waits = workload(json!({}));
-    waits.spec.queue_name = String::new();
-    assert_eq!(why(&Stores::by_hand(), &waits).as_deref(), Some("Misconfigured: LocalQueue  doesn't exist"));
-}
-
 /// The manager of an external framework may evict without setting the condition Requeued.
 #[test]
 fn a_backoff_without_the_condition_requeued_ends_too() {
