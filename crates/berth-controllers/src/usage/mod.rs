@@ -1,6 +1,6 @@
-//! Who used what: sums over the stays of workloads ([`sums`]), and the history of one workload
-//! ([`history`]). Pure functions: the controllers apply them to the stays that they know, and the
-//! command line to the files of a journal.
+//! Usage by team, user, queue or flavor: sums over the stays of workloads ([`sums`]), and the history
+//! of one workload ([`history`]). Pure functions: the controllers apply them to the stays that they
+//! know, and the command line to the files of a journal.
 
 pub mod history;
 pub mod quotas;

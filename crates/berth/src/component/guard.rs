@@ -1,4 +1,4 @@
-//! Who may read an endpoint: the API server authenticates the client's bearer token (TokenReview),
+//! Access to an endpoint: the API server authenticates the client's bearer token (TokenReview),
 //! and authorizes the request (SubjectAccessReview of the path and the verb), as for Kueue's metrics.
 //!
 //! Verdicts are kept for a while, so that a scrape does not cost two requests to the API server. A
