@@ -25,6 +25,7 @@ use super::transform::effective;
 use super::validate;
 use crate::conditions;
 use crate::configuration::Resources;
+use crate::workload::status;
 
 /// The inputs of effective requests other than the workload.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +100,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
             .labels()
             .get(berth_api::kueue::labels::CONCURRENT_ADMISSION_PARENT)
             .is_some_and(|value| value == "true"),
-        owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
-            && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
+        owned_by_pod: status::is_of_a_pod(object),
         job_uid: object.labels().get(labels::JOB_UID).map(|uid| name(uid)),
         ..Workload::new(key.namespace.clone(), key.name)
     }
