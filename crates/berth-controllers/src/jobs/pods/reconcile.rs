@@ -81,10 +81,14 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
     }
 }
 
-/// Handles a Workload without pods: it is put on hold if its StatefulSet still exists (scaled to
+/// Handles a Workload whose pods are gone: it is put on hold if its StatefulSet still exists (scaled to
 /// zero), and finished otherwise.
 fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan: &mut Plan<Pod>) {
     let mut workload = workload.clone();
+    if workload.owner_references().is_empty() && workload.metadata.deletion_timestamp.is_none() {
+        // A client created it in advance, for pods that are still to come.
+        return;
+    }
     let parent = workload.owner_references().iter().find(|owner| owner.kind != "Pod");
     let lives = parent.is_some_and(|owner| {
         let found = context.stores.named_owner(namespace, owner).flatten();

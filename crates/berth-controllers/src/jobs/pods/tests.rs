@@ -118,6 +118,22 @@ fn a_group_gets_its_workload_once_all_its_pods_exist() {
 }
 
 #[test]
+fn a_workload_that_a_client_created_before_its_pods_waits_for_them() {
+    let world = World::new();
+    let workload = |owners: Value| {
+        read::<Workload>(json!({
+            "metadata": {"name": "g", "namespace": "ns", "ownerReferences": owners,
+                "annotations": {annotations::IS_GROUP_WORKLOAD: "true"}},
+            "spec": {"queueName": "q", "podSets": [
+                {"name": "r", "count": 2, "template": {"spec": {"containers": []}}}]}}))
+    };
+    world.stores.workloads.observe(workload(json!([])));
+    assert!(world.reconcile(&[]).steps.is_empty());
+    world.stores.workloads.observe(workload(json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "a"}])));
+    assert!(status_of(&world.reconcile(&[]), conditions::FINISHED).is_some(), "its pods are gone");
+}
+
+#[test]
 fn a_group_of_fast_admission_waits_for_one_replacement() {
     let world = World::new();
     world.with_workload(&ADMITTED);
