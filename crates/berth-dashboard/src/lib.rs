@@ -21,7 +21,7 @@ mod queue;
 mod read;
 mod request;
 mod state;
-mod tree;
+pub mod tree;
 mod workload;
 
 use std::time::Duration;

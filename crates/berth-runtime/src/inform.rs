@@ -22,6 +22,61 @@ pub(crate) const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// From this delay on, failures are logged as warnings.
 pub(crate) const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 
+/// A cache, and the keys of the list that fills it.
+pub(crate) struct Filling<K> {
+    cache: Cache<K>,
+    listed: BTreeSet<ObjectKey>,
+}
+
+/// What an event of a watch was part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A list, which is not complete yet.
+    Listing,
+    /// The end of a list: the cache is complete.
+    Listed,
+    /// A change of an object.
+    Changed,
+}
+
+impl<K> Filling<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
+{
+    pub(crate) fn new(cache: Cache<K>) -> Self {
+        Self { cache, listed: BTreeSet::new() }
+    }
+
+    /// Applies an event to the cache.
+    pub(crate) fn take(&mut self, event: watcher::Event<Undecoded<K>>) -> Step {
+        match event {
+            watcher::Event::Init => {
+                self.listed.clear();
+                Step::Listing
+            }
+            watcher::Event::InitApply(object) => {
+                self.listed.insert(ObjectKey::of(&object));
+                apply_if_new(&self.cache, &object);
+                Step::Listing
+            }
+            watcher::Event::InitDone => {
+                self.cache.retain(&self.listed);
+                self.cache.set_complete(true);
+                self.listed.clear();
+                Step::Listed
+            }
+            watcher::Event::Apply(object) => {
+                apply_if_new(&self.cache, &object);
+                Step::Changed
+            }
+            watcher::Event::Delete(object) => {
+                self.cache.remove(&object);
+                Step::Changed
+            }
+        }
+    }
+}
+
 /// The source of a cache.
 pub(crate) struct Source<K> {
     pub(crate) api: Api<Undecoded<K>>,
@@ -45,32 +100,18 @@ where
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
         let Self { api, watches, cache, clock, required, gate } = self;
         let mut stream = pin!(watcher(api.clone(), watches.clone()));
-        let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
+        let mut filling = Filling::new(cache.clone());
         let mut backoff = WATCH_BACKOFF_BASE;
         while let Some(event) = stream.next().await {
             let gate_guard = gate.read().await;
-            match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(object)) => {
-                    listed.insert(ObjectKey::of(&object));
-                    apply_if_new(cache, &object);
-                }
-                Ok(watcher::Event::InitDone) => {
-                    cache.retain(&listed);
-                    cache.set_complete(true);
-                    listed.clear();
+            match event.map(|event| filling.take(event)) {
+                Ok(Step::Listing) => {}
+                Ok(Step::Listed) => {
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff = WATCH_BACKOFF_BASE;
                 }
-                Ok(watcher::Event::Apply(object)) => {
-                    backoff = WATCH_BACKOFF_BASE;
-                    apply_if_new(cache, &object);
-                }
-                Ok(watcher::Event::Delete(object)) => {
-                    backoff = WATCH_BACKOFF_BASE;
-                    cache.remove(&object);
-                }
+                Ok(Step::Changed) => backoff = WATCH_BACKOFF_BASE,
                 Err(error) => {
                     drop(gate_guard);
                     let error = crate::brief(&error);

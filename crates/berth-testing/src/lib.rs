@@ -5,6 +5,8 @@
 //! [`skip`] therefore writes a line that Cargo does not capture and that `.ci/run` counts. With
 //! [`REQUIRE_ALL`], it fails the test.
 
+pub mod tmux;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,14 +2,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use berth_api::berth::explanation::{ClusterQueueHolders, Held};
 use berth_controllers::explain::ask;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kube::{Client, Config};
 use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions};
+use crate::job_name::JobName;
+use crate::listing::TextFormat;
 use crate::{foresee, process, unqueued};
 
 /// Options of `berth explain`.
@@ -17,7 +19,7 @@ use crate::{foresee, process, unqueued};
 pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
-    job: Option<String>,
+    job: Option<JobName>,
     /// List the workloads that hold quota of this ClusterQueue, longest holders first, instead of
     /// explaining a job.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
@@ -33,20 +35,14 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["cluster_queue", "controller", "output"])]
     forecast: bool,
     /// Output format: text, or the whole explanation as JSON.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = TextFormat::Text)]
+    output: TextFormat,
     /// Address of the controllers' metrics, such as http://127.0.0.1:8080: request the explanation
     /// there, without the API server. For controllers on this machine or behind a port-forward.
     #[arg(long, value_name = "URL")]
     controller: Option<http::Uri>,
     #[command(flatten)]
     connect: ConnectOptions,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// Prints the explanation.
@@ -57,22 +53,19 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
     let job = match (&options.cluster_queue, &options.job) {
         (Some(queue), _) => return holders(options, queue).await,
-        (None, job) => job.as_deref().unwrap_or_default(),
+        (None, Some(job)) => job,
+        (None, None) => bail!("name a job, or a ClusterQueue with --cluster-queue"),
     };
-    let (of_job, name) = match job.split_once('/') {
-        Some((namespace, name)) => (Some(namespace.to_owned()), name),
-        None => (None, job),
-    };
+    let (of_options, name) = (options.namespace.as_deref(), job.name.as_str());
     let explanation = match &options.controller {
         Some(url) => {
-            let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or_else(|| "default".to_owned());
+            let namespace = job.namespace_or(of_options, "default");
             let client = connect::asking(Config::new(url.clone()))?;
             ask::controllers(&client, &namespace, name).await.map_err(|error| request_error(error, url))?
         }
         None => {
             let config = options.connect.config().await?;
-            let of_context = config.default_namespace.clone();
-            let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or(of_context);
+            let namespace = job.namespace_or(of_options, &config.default_namespace);
             let client = connect::asking(config)?;
             let mut explanation = through_api_server(&client, &namespace, name).await?;
             if options.forecast
@@ -85,8 +78,8 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
         }
     };
     match options.output {
-        Output::Json => say!("{explanation:#}"),
-        Output::Text => say!("{}", explanation["text"].as_str().unwrap_or_default().trim_end()),
+        TextFormat::Json => say!("{explanation:#}"),
+        TextFormat::Text => say!("{}", explanation["text"].as_str().unwrap_or_default().trim_end()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,20 +87,38 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
 /// Prints the holders of a cluster queue's quota.
 async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
-    let answer =
-        ask::holders(&client, queue, options.limit, 0).await.map_err(|error| request_error(error, "the API server"))?;
-    if let Output::Json = options.output {
-        say!("{answer:#}");
-        return Ok(ExitCode::SUCCESS);
+    match options.output {
+        TextFormat::Json => say!("{:#}", request_holders(&client, queue, options.limit).await?),
+        TextFormat::Text => process::print(&holders_text(&client, queue, options.limit).await?)?,
     }
-    let found: ClusterQueueHolders = serde_json::from_value(answer)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn request_holders(client: &Client, queue: &str, limit: usize) -> anyhow::Result<Value> {
+    ask::holders(client, queue, limit, 0).await.map_err(|error| request_error(error, "the API server"))
+}
+
+/// The explanation of a Workload or job as text.
+pub async fn text(client: &Client, namespace: &str, name: &str) -> anyhow::Result<String> {
+    let explanation = through_api_server(client, namespace, name).await?;
+    Ok(explanation["text"].as_str().unwrap_or_default().trim_end().to_owned())
+}
+
+/// The holders of a cluster queue's quota as text, at most `limit` of them.
+pub async fn holders_text(client: &Client, queue: &str, limit: usize) -> anyhow::Result<String> {
+    let found: ClusterQueueHolders = serde_json::from_value(request_holders(client, queue, limit).await?)?;
+    Ok(holders_as_text(&found, queue))
+}
+
+fn holders_as_text(found: &ClusterQueueHolders, queue: &str) -> String {
     let unnamed = found.withheld.as_ref();
     let (total, listed) = (found.total, found.items.len() + unnamed.map_or(0, |unnamed| unnamed.workloads));
     let amounts = |holds: &[Held]| {
         let amounts = holds.iter().map(|it| format!("{} {} of flavor {}", it.amount.0, it.resource, it.flavor));
         amounts.collect::<Vec<_>>().join(", ")
     };
-    say!("{total} workload{} quota of ClusterQueue {queue}.", if total == 1 { " holds" } else { "s hold" });
+    let hold = if total == 1 { " holds" } else { "s hold" };
+    let mut lines = vec![format!("{total} workload{hold} quota of ClusterQueue {queue}.")];
     for it in &found.items {
         let since = it.since.as_ref().map(|since| format!(" since {}", since.0)).unwrap_or_default();
         let state = match (&it.evicted, it.admitted) {
@@ -117,18 +128,18 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
         };
         let name = |name: &Option<String>| name.clone().unwrap_or_default();
         let (namespace, name) = (name(&it.metadata.namespace), name(&it.metadata.name));
-        say!("  {namespace}/{name}: {}{since}, priority {}{state}", amounts(&it.holds), it.priority);
+        lines.push(format!("  {namespace}/{name}: {}{since}, priority {}{state}", amounts(&it.holds), it.priority));
     }
     if let Some(unnamed) = unnamed {
-        say!("  {} not named here: {}", unnamed.workloads, amounts(&unnamed.holds));
+        lines.push(format!("  {} not named here: {}", unnamed.workloads, amounts(&unnamed.holds)));
     }
     if total > listed {
-        say!("  and {} more", total - listed);
+        lines.push(format!("  and {} more", total - listed));
     }
     if let Some(unnamed) = unnamed {
-        say!("{}", unnamed.why.message);
+        lines.push(unnamed.why.message.clone());
     }
-    Ok(ExitCode::SUCCESS)
+    lines.join("\n") + "\n"
 }
 
 /// Requests the explanation from the API server. For a pod or Job without a Workload, it is

@@ -24,6 +24,15 @@ pub enum Format {
     Csv,
 }
 
+/// Output format of a text about one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TextFormat {
+    /// Text.
+    Text,
+    /// The whole object as JSON.
+    Json,
+}
+
 /// A column of a list.
 #[derive(Clone, Copy, Debug)]
 pub enum Column {
@@ -34,7 +43,8 @@ pub enum Column {
 }
 
 impl Column {
-    fn name(self) -> &'static str {
+    /// Its title.
+    pub fn name(self) -> &'static str {
         let (Self::Usual(name) | Self::Wide(name)) = self;
         name
     }

@@ -19,6 +19,7 @@ mod front;
 mod identity;
 mod image;
 mod install;
+mod job_name;
 mod journal;
 mod listing;
 mod node;
@@ -27,6 +28,7 @@ mod objects;
 mod run;
 mod team;
 mod time;
+mod top;
 mod unqueued;
 mod up;
 
@@ -102,6 +104,8 @@ enum Command {
     Jobs(batch::lists::JobsOptions),
     /// List the nodes: state, and what the pods on them request.
     Nodes(batch::nodes::Options),
+    /// Show queues, jobs, nodes and events on the terminal, live. ? lists the keys.
+    Top(top::Options),
     /// Submit a command as a queued Job.
     Submit(batch::submit::Options),
     /// Hold jobs: they leave their queue, and stop if they run.
@@ -134,8 +138,12 @@ fn main() -> ExitCode {
     }
     let command = Cli::parse().command;
     // A component in its own process logs its progress by default.
-    let level =
-        if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
+    let level = match command {
+        Command::Controller(_) | Command::Cluster(_) => "warn,berth=info",
+        // The screen belongs to the views, which show failures themselves.
+        Command::Top(_) => "off",
+        _ => "warn",
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
@@ -165,6 +173,7 @@ fn main() -> ExitCode {
         Command::Queue(options) => batch::lists::queue(&options),
         Command::Jobs(options) => batch::lists::jobs(&options),
         Command::Nodes(options) => batch::nodes::main(&options),
+        Command::Top(options) => top::main(&options),
         Command::Submit(options) => batch::submit::main(&options),
         Command::Hold(options) => batch::control::main(&options, Change::Hold),
         Command::Release(options) => batch::control::main(&options, Change::Release),

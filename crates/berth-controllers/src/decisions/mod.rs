@@ -15,7 +15,7 @@ mod files;
 pub mod journal;
 mod page;
 mod record;
-pub(crate) mod stay;
+pub mod stay;
 mod stays;
 
 use std::collections::{BTreeMap, HashMap};

@@ -77,6 +77,18 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
     }
 }
 
+/// The stay that a Workload shows, for clients that know only the object. Its wait begins with the
+/// last eviction that the object shows. `None` for the variant of another workload, whose parent has
+/// the same admission.
+pub fn shown(workload: &Workload, cluster_queue: &str) -> Option<Stay> {
+    if is_variant(workload) {
+        return None;
+    }
+    let evicted = status::true_condition(workload, conditions::EVICTED);
+    let since = evicted.filter(|_| !status::has_quota_reservation(workload)).map(|it| it.last_transition_time.0);
+    Some(of(workload, since, cluster_queue))
+}
+
 /// State, reason and end of the stay that an object shows.
 fn state(workload: &Workload) -> (StayState, String, Option<Time>) {
     let shown = |state: StayState, by: &Condition| (state, by.reason.clone(), Some(by.last_transition_time.clone()));

@@ -10,7 +10,7 @@ use berth_apimachinery::times;
 use berth_controllers::decisions::journal;
 use berth_controllers::explain::ask;
 use berth_controllers::usage::history::{self, Search};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -18,6 +18,8 @@ use serde_json::json;
 
 use super::{each_stay, request_error};
 use crate::component::connect::{self, ConnectOptions};
+use crate::job_name::JobName;
+use crate::listing::TextFormat;
 use crate::process;
 
 /// Options of both commands.
@@ -25,7 +27,7 @@ use crate::process;
 pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME. It may be deleted.
     #[arg(value_name = "[NAMESPACE/]NAME")]
-    job: String,
+    job: JobName,
     /// The namespace. Default: the context's.
     #[arg(short, long)]
     namespace: Option<String>,
@@ -33,23 +35,17 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
     /// Output format: text, or the whole history as JSON.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = TextFormat::Text)]
+    output: TextFormat,
     #[command(flatten)]
     connect: ConnectOptions,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// Prints the history of a workload.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(async {
         let (history, client) = found(options).await?;
-        if options.output == Output::Json {
+        if options.output == TextFormat::Json {
             say!("{:#}", json!(history));
             return Ok(ExitCode::SUCCESS);
         }
@@ -67,12 +63,12 @@ pub fn why_preempted(options: &Options) -> anyhow::Result<ExitCode> {
         let (history, _) = found(options).await?;
         match (history::why_preempted(&history), options.output) {
             (Err(problem), _) => bail!(problem),
-            (Ok(_), Output::Json) => {
+            (Ok(_), TextFormat::Json) => {
                 let decisions = history.decisions.iter().rev();
                 let last = decisions.into_iter().find(|record| record.preemption.is_some());
                 say!("{:#}", json!(last));
             }
-            (Ok(text), Output::Text) => process::print(&text)?,
+            (Ok(text), TextFormat::Text) => process::print(&text)?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -80,19 +76,26 @@ pub fn why_preempted(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The history, and the client of the cluster that has it.
 async fn found(options: &Options) -> anyhow::Result<(WorkloadHistory, Option<Client>)> {
-    let (of_job, name) = match options.job.split_once('/') {
-        Some((namespace, name)) => (Some(namespace.to_owned()), name),
-        None => (None, options.job.as_str()),
-    };
-    let namespace = of_job.or_else(|| options.namespace.clone());
+    let JobName { namespace, name } = &options.job;
     if !options.journal.is_empty() {
+        let namespace = namespace.as_ref().or(options.namespace.as_ref());
         let namespace = namespace.context("--journal needs the namespace: use NAMESPACE/NAME")?;
-        return Ok((of_journals(&options.journal, &namespace, name)?, None));
+        return Ok((of_journals(&options.journal, namespace, name)?, None));
     }
     let config = options.connect.config().await?;
-    let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let namespace = options.job.namespace_or(options.namespace.as_deref(), &config.default_namespace);
     let client = connect::asking(config)?;
-    let answer = ask::history(&client, &namespace, name).await;
+    Ok((of_cluster(&client, &namespace, name).await?, Some(client)))
+}
+
+/// The history as text, with the pods that exist now.
+pub async fn text(client: &Client, namespace: &str, name: &str) -> anyhow::Result<String> {
+    let history = of_cluster(client, namespace, name).await?;
+    Ok(format!("{}{}", history.text, pods(client, &history).await))
+}
+
+async fn of_cluster(client: &Client, namespace: &str, name: &str) -> anyhow::Result<WorkloadHistory> {
+    let answer = ask::history(client, namespace, name).await;
     let answer = answer.map_err(|error| match &error {
         kube::Error::Api(status) if status.code == 404 && !ask::is_elsewhere(&error) => anyhow!(
             "no workload or job {namespace}/{name} is known; deleted workloads are known for as long as the controllers \
@@ -100,7 +103,7 @@ async fn found(options: &Options) -> anyhow::Result<(WorkloadHistory, Option<Cli
         ),
         _ => request_error(error, "the history"),
     })?;
-    Ok((serde_json::from_value(answer)?, Some(client)))
+    Ok(serde_json::from_value(answer)?)
 }
 
 fn of_journals(folders: &[PathBuf], namespace: &str, name: &str) -> anyhow::Result<WorkloadHistory> {

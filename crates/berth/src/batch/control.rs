@@ -14,6 +14,7 @@ use kube::{Api, Client, ResourceExt, discovery};
 use serde_json::json;
 
 use super::Place;
+use crate::job_name::JobName;
 use crate::process;
 use crate::team::in_words;
 
@@ -27,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub struct Options {
     /// The jobs or their Workloads: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required = true)]
-    jobs: Vec<String>,
+    jobs: Vec<JobName>,
     #[command(flatten)]
     place: Place,
 }
@@ -51,8 +52,8 @@ pub fn main(options: &Options, change: Change) -> anyhow::Result<ExitCode> {
         let (client, of_context) = options.place.open().await?;
         let mut failed = Ok(ExitCode::SUCCESS);
         for job in &options.jobs {
-            let (namespace, name) = job.split_once('/').unwrap_or((&of_context, job));
-            match apply(&client, namespace, name, change).await {
+            let namespace = job.namespace_or(None, &of_context);
+            match apply(&client, &namespace, &job.name, change).await {
                 Ok(done) => say!("{done}"),
                 Err(error) if failed.is_ok() => failed = Err(error),
                 Err(error) => eprintln!("berth: {}", process::in_full(&error)),

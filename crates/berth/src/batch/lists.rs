@@ -116,9 +116,10 @@ pub fn jobs(options: &JobsOptions) -> anyhow::Result<ExitCode> {
 }
 
 /// Forecast start by namespace and name of the Workload.
-type Starts = BTreeMap<(String, String), String>;
+pub type Starts = BTreeMap<(String, String), String>;
 
-fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Listing {
+/// The list of `berth queue`, with a column of forecast starts if there are any.
+pub fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Listing {
     let mut columns = vec![
         Column::Usual("NAMESPACE"),
         Column::Usual("JOB"),
@@ -143,7 +144,7 @@ fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Listin
             or_none(&stay.queue),
             or_none(&stay.user),
             stay.state.name().to_owned(),
-            span(since, Some(&Time(now))),
+            span(since, stay.ended.as_ref().or(Some(&Time(now)))),
             stay.pods.to_string(),
             stay.priority.to_string(),
             if is_admitted { String::new() } else { stay.reason.clone() },

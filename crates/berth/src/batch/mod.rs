@@ -16,14 +16,14 @@ use crate::component::connect::{self, ConnectOptions};
 pub struct Place {
     /// The namespace. Default: the context's.
     #[arg(short, long)]
-    namespace: Option<String>,
+    pub namespace: Option<String>,
     #[command(flatten)]
-    connect: ConnectOptions,
+    pub connect: ConnectOptions,
 }
 
 impl Place {
     /// A client, and the namespace.
-    async fn open(&self) -> anyhow::Result<(Client, String)> {
+    pub async fn open(&self) -> anyhow::Result<(Client, String)> {
         let config = self.connect.config().await?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         Ok((connect::asking(config)?, namespace))

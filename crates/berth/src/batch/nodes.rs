@@ -1,5 +1,6 @@
 //! `berth nodes`: the nodes, their state, and what the pods on them request.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -61,12 +62,16 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// What the pods of a node request.
 #[derive(Default)]
-struct Use {
-    pods: usize,
-    requests: BTreeMap<String, Quantity>,
+pub struct Use {
+    /// Number of pods.
+    pub pods: usize,
+    /// Sum of the requests of each resource.
+    pub requests: BTreeMap<String, Quantity>,
 }
 
-fn listing(nodes: &[Node], pods: Option<&[Pod]>, now: Timestamp) -> Listing {
+/// The list of `berth nodes`. Without pods, the use of the nodes is not known.
+pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, now: Timestamp) -> Listing {
+    let nodes: Vec<&Node> = nodes.iter().map(Borrow::borrow).collect();
     let columns = vec![
         Column::Usual("NODE"),
         Column::Usual("STATE"),
@@ -86,7 +91,7 @@ fn listing(nodes: &[Node], pods: Option<&[Pod]>, now: Timestamp) -> Listing {
         let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).unwrap_or(&none));
         let accelerator = accelerator(node);
         let (state, reason) = state(node, used);
-        let pool = POOL_LABELS.iter().find_map(|label| node.labels().get(*label)).cloned();
+        let pool = pool(node);
         let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         let taints: Vec<String> = taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
         let created = node.creation_timestamp().map(|at| table::age(at.0, now));
@@ -106,7 +111,7 @@ fn listing(nodes: &[Node], pods: Option<&[Pod]>, now: Timestamp) -> Listing {
     };
     Listing {
         columns,
-        rows: nodes.iter().map(row).collect(),
+        rows: nodes.iter().map(|node| row(node)).collect(),
         names: nodes.iter().map(|node| format!("node/{}", node.name_any())).collect(),
         items: nodes.iter().map(|node| json!(node)).collect(),
     }
@@ -116,31 +121,49 @@ fn or_none(text: Option<String>) -> String {
     text.unwrap_or_else(|| "<none>".to_owned())
 }
 
-/// Requests of pods that have not ended, by node. Init containers are not counted, except sidecars.
-fn uses(pods: &[Pod]) -> BTreeMap<String, Use> {
+/// Requests of pods that have not ended, by node.
+pub fn uses(pods: &[impl Borrow<Pod>]) -> BTreeMap<String, Use> {
     let mut uses: BTreeMap<String, Use> = BTreeMap::new();
-    for pod in pods {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else { continue };
-        let Some(node) = &spec.node_name else { continue };
+    for pod in pods.iter().map(Borrow::borrow).filter(|pod| !has_ended(pod)) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) else { continue };
         let used = uses.entry(node.clone()).or_default();
         used.pods += 1;
-        let sidecars =
-            spec.init_containers.iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-        for container in spec.containers.iter().chain(sidecars) {
-            let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-            for (name, amount) in requests.into_iter().flatten() {
-                if let Ok(amount) = Quantity::parse(&amount.0) {
-                    used.requests.entry(name.clone()).or_insert(Quantity::ZERO).add(amount);
-                }
-            }
+        for (name, amount) in requests(pod) {
+            used.requests.entry(name).or_insert(Quantity::ZERO).add(amount);
         }
     }
     uses
 }
 
+/// True if a pod has released its node's resources.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// What a pod requests. Init containers are not counted, except sidecars.
+pub fn requests(pod: &Pod) -> BTreeMap<String, Quantity> {
+    let mut sums = BTreeMap::new();
+    let Some(spec) = &pod.spec else { return sums };
+    let sidecars = spec.init_containers.iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
+    for container in spec.containers.iter().chain(sidecars) {
+        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        for (name, amount) in requests.into_iter().flatten() {
+            if let Ok(amount) = Quantity::parse(&amount.0) {
+                sums.entry(name.clone()).or_insert(Quantity::ZERO).add(amount);
+            }
+        }
+    }
+    sums
+}
+
+/// The pool of a node, if a label names it.
+pub fn pool(node: &Node) -> Option<String> {
+    POOL_LABELS.iter().find_map(|label| node.labels().get(*label)).cloned()
+}
+
 /// The accelerator resource that a node offers.
-fn accelerator(node: &Node) -> Option<String> {
+pub fn accelerator(node: &Node) -> Option<String> {
     let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
     allocatable.keys().find(|name| name.contains('/')).cloned()
 }
@@ -215,13 +238,13 @@ mod tests {
         let nodes =
             [node("a", "True", false), node("b", "True", true), node("c", "False", false), node("d", "True", false)];
         let pods = [pod("a", 1, "Running"), pod("a", 1, "Pending"), pod("a", 2, "Succeeded"), pod("d", 1, "Running")];
-        let rows = listing(&nodes, Some(&pods), Timestamp::UNIX_EPOCH).rows;
+        let rows = listing(&nodes, Some(&pods[..]), Timestamp::UNIX_EPOCH).rows;
         let cells = |at: usize| rows[at][1..7].join(" ");
         assert_eq!(cells(0), "allocated l4 1/4 2/2 2 ");
         assert_eq!(cells(1), "drained l4 0/4 0/2 0 cordoned");
         assert_eq!(cells(2), "down l4 0/4 0/2 0 KubeletStopped");
         assert_eq!(cells(3), "mixed l4 500m/4 1/2 1 ");
-        let unknown = listing(&nodes, None, Timestamp::UNIX_EPOCH).rows;
+        let unknown = listing(&nodes, None::<&[Pod]>, Timestamp::UNIX_EPOCH).rows;
         assert_eq!(unknown[3][1..6].join(" "), "up l4 -/4 -/2 -");
     }
 }

@@ -41,5 +41,6 @@ mod skypilot;
 mod streams;
 mod team;
 mod terminal;
+mod top;
 mod training;
 mod usage;
