@@ -27,6 +27,7 @@ mod node_health;
 mod objects;
 mod run;
 mod team;
+mod template;
 mod time;
 mod top;
 mod unqueued;
