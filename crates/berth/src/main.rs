@@ -21,6 +21,7 @@ mod image;
 mod install;
 mod job_name;
 mod journal;
+mod kueuectl;
 mod listing;
 mod node;
 mod node_health;
@@ -117,6 +118,31 @@ enum Command {
     Requeue(batch::control::Options),
     /// Cancel jobs: they are stopped and deleted.
     Cancel(batch::control::Options),
+    /// List queues, workloads, flavors or the pods of a job, with kueuectl's filters and columns.
+    #[command(subcommand)]
+    List(kueuectl::list::List),
+    /// Create a ClusterQueue, LocalQueue or ResourceFlavor.
+    #[command(subcommand)]
+    Create(kueuectl::create::Create),
+    /// Put a queue or Workload on hold.
+    #[command(subcommand)]
+    Stop(kueuectl::stop::Stop),
+    /// Resume a queue or Workload that was put on hold.
+    #[command(subcommand)]
+    Resume(kueuectl::stop::Resume),
+    /// Delete Workloads with their jobs, or other objects with kubectl.
+    #[command(subcommand)]
+    Delete(kueuectl::delete::Delete),
+    /// Run kubectl get.
+    Get(kueuectl::kubectl::Arguments),
+    /// Run kubectl describe.
+    Describe(kueuectl::kubectl::Arguments),
+    /// Run kubectl edit.
+    Edit(kueuectl::kubectl::Arguments),
+    /// Run kubectl patch.
+    Patch(kueuectl::kubectl::Arguments),
+    /// Print the version of berth and the images of the cluster's controllers.
+    Version(kueuectl::VersionOptions),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -180,6 +206,16 @@ fn main() -> ExitCode {
         Command::Release(options) => batch::control::main(&options, Change::Release),
         Command::Requeue(options) => batch::control::main(&options, Change::Requeue),
         Command::Cancel(options) => batch::control::main(&options, Change::Cancel),
+        Command::List(list) => kueuectl::list::main(&list),
+        Command::Create(create) => kueuectl::create::main(&create),
+        Command::Stop(stop) => kueuectl::stop::stop(&stop),
+        Command::Resume(resume) => kueuectl::stop::resume(&resume),
+        Command::Delete(delete) => kueuectl::delete::main(&delete),
+        Command::Get(arguments) => kueuectl::kubectl::run("get", &arguments),
+        Command::Describe(arguments) => kueuectl::kubectl::run("describe", &arguments),
+        Command::Edit(arguments) => kueuectl::kubectl::run("edit", &arguments),
+        Command::Patch(arguments) => kueuectl::kubectl::run("patch", &arguments),
+        Command::Version(options) => kueuectl::version(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

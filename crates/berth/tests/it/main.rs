@@ -21,6 +21,7 @@ mod install;
 mod killed_leaders;
 mod kubectl;
 mod kubeflow;
+mod kueuectl;
 mod memory;
 mod mlbatch;
 mod mlbatch_programs;
