@@ -23,6 +23,7 @@ mod job_name;
 mod journal;
 mod kueuectl;
 mod listing;
+mod manual;
 mod node;
 mod node_health;
 mod objects;
@@ -39,7 +40,7 @@ use std::process::ExitCode;
 
 use batch::control::Change;
 use berth_process::process;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
 /// and this allocator is faster than the system's.
@@ -143,6 +144,10 @@ enum Command {
     Patch(kueuectl::kubectl::Arguments),
     /// Print the version of berth and the images of the cluster's controllers.
     Version(kueuectl::VersionOptions),
+    /// Print a script that completes berth's commands in a shell.
+    Completion(manual::CompletionOptions),
+    /// Print the manual page of berth, or write a page for each command.
+    Man(manual::ManOptions),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -163,7 +168,13 @@ fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
-    let command = Cli::parse().command;
+    let arguments: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
+    if let Some(words) = manual::kubectl_completions(&arguments, &Cli::command()) {
+        return report(Ok(words)).unwrap_or(ExitCode::FAILURE);
+    }
+    let name = manual::usage_name(arguments.first().map_or("", String::as_str));
+    let matches = Cli::command().bin_name(name).get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // A component in its own process logs its progress by default.
     let level = match command {
         Command::Controller(_) | Command::Cluster(_) => "warn,berth=info",
@@ -216,6 +227,8 @@ fn main() -> ExitCode {
         Command::Edit(arguments) => kueuectl::kubectl::run("edit", &arguments),
         Command::Patch(arguments) => kueuectl::kubectl::run("patch", &arguments),
         Command::Version(options) => kueuectl::version(&options),
+        Command::Completion(options) => manual::completion(&options, Cli::command()),
+        Command::Man(options) => manual::man(&options, Cli::command()),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

@@ -22,6 +22,7 @@ mod killed_leaders;
 mod kubectl;
 mod kubeflow;
 mod kueuectl;
+mod manual;
 mod memory;
 mod mlbatch;
 mod mlbatch_programs;
