@@ -11,27 +11,28 @@ use std::sync::OnceLock;
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use crate::berth::NodePool;
+use crate::berth::{NodePool, ProvisioningClass};
 use crate::structural::Structural;
 use crate::{autoscaling, jobset, kueue, monitoring, scheduling};
 
 /// All definitions, built once, as `CustomResourceDefinition`s of `apiextensions.k8s.io/v1`: those
-/// of Kueue, JobSet, ProvisioningRequest, PodGroup and NodePool, and those of [`monitoring`], which
-/// accept any spec.
+/// of Kueue, JobSet, ProvisioningRequest, PodGroup, NodePool and ProvisioningClass, and those of
+/// [`monitoring`], which accept any spec.
 pub fn crds() -> &'static [Value] {
     static CRDS: OnceLock<Vec<Value>> = OnceLock::new();
     CRDS.get_or_init(|| {
         let mut structural = Structural::default();
         let mut all: Vec<Value> = definitions(&mut structural);
-        all.push(node_pool());
+        all.push(derived::<NodePool>());
+        all.push(derived::<ProvisioningClass>());
         all.extend(monitoring::crds());
         all
     })
 }
 
-/// The definition of NodePool, Berth's own kind, which kube's derive macro makes.
-fn node_pool() -> Value {
-    serde_json::to_value(<NodePool as kube::CustomResourceExt>::crd()).expect("a definition is plain data")
+/// The definition of a kind of Berth's own, which kube's derive macro makes.
+fn derived<K: kube::CustomResourceExt>() -> Value {
+    serde_json::to_value(K::crd()).expect("a definition is plain data")
 }
 
 /// One served version of a kind.

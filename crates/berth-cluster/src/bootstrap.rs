@@ -1,9 +1,11 @@
-//! Creates the initial objects of a cluster: the configured node pools, the system priority
-//! classes, and the storage class `standard`.
+//! Creates the initial objects of a cluster: the configured node pools and provisioning classes, the
+//! system priority classes, and the storage class `standard`.
 
 use std::time::Duration;
 
-use berth_api::berth::{NamedNodePool, NodePool};
+use berth_api::berth::{
+    ClusterConfiguration, NamedNodePool, NamedProvisioningClass, NodePool, ProvisioningClass, ProvisioningClassSpec,
+};
 use berth_runtime::{Clock, Manager, is_already_exists};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -17,10 +19,11 @@ use crate::storage::local::standard_class;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Adds the task that creates the objects.
-pub fn install(manager: &mut Manager, pools: Vec<NamedNodePool>) {
+pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let (client, clock) = (manager.client(), manager.clock());
+    let (pools, classes) = (configuration.node_pools.clone(), configuration.provisioning_classes.clone());
     manager.task("bootstrap", async move {
-        while let Err(error) = create_objects(&client, &pools).await {
+        while let Err(error) = create_objects(&client, &pools, &classes).await {
             tracing::debug!(error = berth_runtime::brief(&error), "creating the initial objects failed, retrying");
             wait(&clock).await;
         }
@@ -31,8 +34,18 @@ async fn wait(clock: &Clock) {
     clock.sleep(RETRY).await;
 }
 
-async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
+async fn create_objects(
+    client: &Client,
+    pools: &[NamedNodePool],
+    classes: &[NamedProvisioningClass],
+) -> Result<(), kube::Error> {
     create_storage_class(client).await?;
+    create_priority_classes(client).await?;
+    create_provisioning_classes(client, classes).await?;
+    create_pools(client, pools).await
+}
+
+async fn create_priority_classes(client: &Client) -> Result<(), kube::Error> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for (name, value, description) in [
         (
@@ -58,6 +71,30 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
             Err(error) => return Err(error),
         }
     }
+    Ok(())
+}
+
+/// Creates the provisioning classes. After a restart, the configuration of a class may have changed.
+/// A class with the default configuration is not reset, because a user may have changed it.
+async fn create_provisioning_classes(client: &Client, classes: &[NamedProvisioningClass]) -> Result<(), kube::Error> {
+    let api: Api<ProvisioningClass> = Api::all(client.clone());
+    for class in classes {
+        let object = ProvisioningClass::new(&class.name, class.spec.clone());
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => {}
+            Err(error) if is_already_exists(&error) => {
+                if class.spec != ProvisioningClassSpec::default() {
+                    let patch = Patch::Merge(json!({ "spec": class.spec }));
+                    api.patch(&class.name, &PatchParams::default(), &patch).await?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn create_pools(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
     let api: Api<NodePool> = Api::all(client.clone());
     for pool in pools {
         let object = NodePool::new(&pool.name, pool.spec.clone());

@@ -91,8 +91,8 @@ pub struct Site {
 
 /// Adds all controllers of an embedded cluster to `manager`.
 ///
-/// The API server must serve the kinds that they watch (among them NodePool, ProvisioningRequest
-/// and JobSet) before the manager runs.
+/// The API server must serve the kinds that they watch (among them NodePool,
+/// ProvisioningClass, ProvisioningRequest and JobSet) before the manager runs.
 pub fn install(manager: &mut Manager, options: Options) {
     let configuration = &options.configuration;
     let site = Site {
@@ -105,8 +105,8 @@ pub fn install(manager: &mut Manager, options: Options) {
     options.logs.connect(manager, configuration.pods.clone(), options.seed);
     let shared = Arc::new(configuration.clone());
     pools::install(manager, site.clone());
-    autoscaler::install(manager, shared.clone(), site.clone());
-    provisioning::install(manager, shared, site);
+    autoscaler::install(manager, shared, site.clone());
+    provisioning::install(manager, site);
     scheduler::install(manager, configuration);
     if scheduler::forms_gangs(configuration) {
         pod_groups::install(manager);
@@ -123,7 +123,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
     storage::install(manager, options.folders.clone());
-    bootstrap::install(manager, configuration.node_pools.clone());
+    bootstrap::install(manager, configuration);
     job::install(manager);
     cron_job::install(manager);
     replicas::install(manager);

@@ -155,7 +155,7 @@ gates! {
     TopologyAwareScheduling: Beta "0.14", on, Full;
     UnadmittedWorkloadsExplicitStatus: Beta "0.19", off, Full, needs UnadmittedWorkloadsObservability;
     UnadmittedWorkloadsObservability: Beta "0.19", on, Full;
-    ValidateRayAndSparkJobUpdates: Beta "0.18", on, Missing;
+    ValidateRayAndSparkJobUpdates: Beta "0.18", on, Full;
     VectorizedResourceRequests: Beta "0.19", on, Inside;
     VisibilityOnDemand: Beta "0.9", on, Always;
     WorkloadIdentifierAnnotations: Beta "0.18", on, Full;

@@ -59,6 +59,8 @@ pub struct UsageSample {
     /// When to sample again. `None` if the record changes the status of the queue, because that
     /// change triggers the next sample.
     pub next: Option<Duration>,
+    /// True if workloads may be tried again: with the new usage, another one may be first in line.
+    pub wake: bool,
 }
 
 impl crate::Engine {
@@ -76,12 +78,15 @@ impl crate::Engine {
         let elapsed = ledger.updated.map(|then| then.until(now));
         let remaining = elapsed.map_or(Duration::ZERO, |elapsed| interval.saturating_sub(elapsed));
         if !remaining.is_zero() && ledger.penalties.is_empty() {
-            return Some(UsageSample { recorded: false, next: Some(remaining) });
+            return Some(UsageSample { recorded: false, next: Some(remaining), wake: false });
         }
         self.sample(id, now);
         self.world.local_mut(id).ledger.accounted = true;
         let ahead = self.world.local(id).ledger.updated.is_some_and(|then| then > now);
-        Some(UsageSample { recorded: true, next: ahead.then_some(interval) })
+        let queue = self.world.local(id).queue;
+        let orders = queue.is_some_and(|queue| crate::waiting::order::is_usage_based(&self.world, queue));
+        let wake = orders && self.has_candidates();
+        Some(UsageSample { recorded: true, next: ahead.then_some(interval), wake })
     }
 
     /// Adds the usage that an earlier run of the process recorded (§16.5).

@@ -15,15 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use berth_apimachinery::condensed::Condensed;
-use kube::{Resource, ResourceExt};
-use parking_lot::RwLock;
+use kube::Resource;
+use parking_lot::{ReentrantMutex, RwLock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ObjectKey;
 use crate::packing::Packing;
 
-/// A change to one cached object. At least one side is set.
+/// A change to one cached object. At least one side is set, and both sides have the same UID: an
+/// object that replaced another one of the same name is shown as a deletion and then as new.
 pub struct Delta<K> {
     /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,
@@ -55,6 +56,10 @@ impl<K> Clone for Cache<K> {
 
 struct Inner<K> {
     state: RwLock<State<K>>,
+    /// Held over a change and its notification. The watch and the responses to writes change the
+    /// cache from several threads, and subscribers must get the changes in the order in which the
+    /// cache applied them. A subscriber may change the same cache again.
+    changes: ReentrantMutex<()>,
     /// Owned by the controllers, so a stopped controller gets no changes.
     subscribers: RwLock<Vec<Weak<Subscriber<K>>>>,
     /// Removes unused parts of an object.
@@ -135,7 +140,8 @@ impl<K: Resource + 'static> Cache<K> {
             touched: VecDeque::new(),
         };
         let (subscribers, projection) = (RwLock::default(), OnceLock::new());
-        let inner = Inner { state: RwLock::new(state), subscribers, projection, complete: AtomicBool::new(false) };
+        let (state, changes, complete) = (RwLock::new(state), ReentrantMutex::new(()), AtomicBool::new(false));
+        let inner = Inner { state, changes, subscribers, projection, complete };
         Self { inner: Arc::new(inner) }
     }
 
@@ -273,6 +279,7 @@ impl<K: Resource + 'static> Cache<K> {
             leave_out(&mut object);
         }
         let key = ObjectKey::of(&object);
+        let _ordered = self.inner.changes.lock();
         let delta = {
             let mut state = self.inner.state.write();
             let version = version_of(&object);
@@ -305,7 +312,15 @@ impl<K: Resource + 'static> Cache<K> {
             state.touch(&key, version);
             Delta { old, new: Some(new) }
         };
-        self.notify(&delta);
+        match delta {
+            // The response to a create can arrive before the watch shows that the earlier object of
+            // this name was deleted.
+            Delta { old: Some(old), new: Some(new) } if are_different(old.as_ref(), new.as_ref()) => {
+                self.notify(&Delta { old: Some(old), new: None });
+                self.notify(&Delta { old: None, new: Some(new) });
+            }
+            delta => self.notify(&delta),
+        }
     }
 
     /// True if the cache has this state of the object or a later one.
@@ -321,13 +336,14 @@ impl<K: Resource + 'static> Cache<K> {
 
     pub(crate) fn remove(&self, object: &impl Resource) {
         let key = ObjectKey::of(object);
+        let _ordered = self.inner.changes.lock();
         let delta = {
             let mut state = self.inner.state.write();
             let version = version_of(object);
             let Some((key, entry)) = state.objects.get_key_value(&key) else { return };
             let (key, known, old) = (key.clone(), entry.version, state.typed(entry));
             // Ignore the deletion of an earlier object with the same name.
-            if old.uid() != object.uid() && old.uid().is_some() && object.uid().is_some() {
+            if are_different(old.as_ref(), object) {
                 return;
             }
             state.objects.remove(&key);
@@ -380,9 +396,9 @@ impl<K: Resource + 'static> Cache<K> {
         subscribers.push(Arc::downgrade(subscriber));
     }
 
-    /// Sends every object to the subscribers as new. The caller must exclude other changes at that
-    /// time, because subscribers could otherwise get an older state after a newer one.
+    /// Sends every object to the subscribers as new.
     pub(crate) fn replay(&self) {
+        let _ordered = self.inner.changes.lock();
         for object in self.iter() {
             self.notify(&Delta { old: None, new: Some(object) });
         }
@@ -562,6 +578,11 @@ impl<K> IndexState<K> {
     }
 }
 
+/// True if both objects have a UID, and not the same.
+fn are_different(a: &impl Resource, b: &impl Resource) -> bool {
+    matches!((&a.meta().uid, &b.meta().uid), (Some(a), Some(b)) if a != b)
+}
+
 fn version_of<K: Resource>(object: &K) -> Option<u64> {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok())
 }
@@ -570,7 +591,10 @@ const PACKED: &str = "an entry without a typed object has a packed one";
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::ResourceExt;
     use kube::api::ObjectMeta;
 
     use super::*;
@@ -647,6 +671,63 @@ mod tests {
         assert_eq!(received.lock().len(), 3);
         let _other = cache.index(|c: &ConfigMap| vec![c.name_any()]);
         assert_eq!(cache.read(|state| state.indexes.len()), 1);
+    }
+
+    /// A subscriber that records both sides of each change as `UID@resourceVersion`.
+    #[expect(clippy::type_complexity, reason = "the two sides of each change, and the subscriber")]
+    fn recorded(
+        cache: &Cache<ConfigMap>,
+    ) -> (Arc<parking_lot::Mutex<Vec<[Option<String>; 2]>>>, Arc<Subscriber<ConfigMap>>) {
+        let received = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let log = received.clone();
+        let state = |side: &Option<Arc<ConfigMap>>| {
+            let meta = &side.as_ref()?.metadata;
+            Some(format!("{}@{}", meta.uid.as_ref()?, meta.resource_version.as_ref()?))
+        };
+        let subscriber: Arc<Subscriber<ConfigMap>> = Arc::new(move |delta: &Delta<ConfigMap>| {
+            log.lock().push([state(&delta.old), state(&delta.new)]);
+        });
+        cache.subscribe(&subscriber);
+        (received, subscriber)
+    }
+
+    #[test]
+    fn a_replaced_object_is_shown_as_deleted_and_then_as_new() {
+        let cache = Cache::for_tests([config_map("a", 7)]);
+        let (received, _subscriber) = recorded(&cache);
+        let mut replacement = config_map("a", 9);
+        replacement.metadata.uid = Some("second".into());
+        cache.observe(replacement);
+        // The watch is late: it shows the deletion after the response to the create.
+        cache.remove(&config_map("a", 8));
+        let side = |state: &str| Some(state.to_owned());
+        assert_eq!(*received.lock(), [[side("u@7"), None], [None, side("second@9")]]);
+    }
+
+    #[test]
+    fn subscribers_get_the_changes_of_several_threads_in_the_order_of_the_cache() {
+        let cache = Cache::for_tests([]);
+        let (received, _subscriber) = recorded(&cache);
+        // The notification of the first change takes long, so that the second thread can change the
+        // cache in the meantime.
+        let (notifying, notified) = std::sync::mpsc::channel();
+        let (late, is_late) = std::sync::mpsc::channel();
+        let (notifying, is_late) = (parking_lot::Mutex::new(notifying), parking_lot::Mutex::new(is_late));
+        let slow: Arc<Subscriber<ConfigMap>> = Arc::new(move |delta: &Delta<ConfigMap>| {
+            if delta.new.is_some() {
+                notifying.lock().send(()).unwrap();
+                let _ = is_late.lock().recv_timeout(Duration::from_millis(50));
+            }
+        });
+        cache.inner.subscribers.write().insert(0, Arc::downgrade(&slow));
+        std::thread::scope(|scope| {
+            scope.spawn(|| cache.observe(config_map("a", 7)));
+            notified.recv().unwrap();
+            cache.remove(&config_map("a", 8));
+            let _ = late.send(());
+        });
+        let side = || Some("u@7".to_owned());
+        assert_eq!(*received.lock(), [[None, side()], [side(), None]]);
     }
 
     #[test]

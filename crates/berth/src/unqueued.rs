@@ -3,6 +3,7 @@
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::explain::ask;
+use berth_controllers::gates::Gates;
 use berth_controllers::jobs::pods::group_name;
 use berth_controllers::podset;
 use k8s_openapi::api::batch::v1::Job;
@@ -19,7 +20,7 @@ pub async fn explain(client: &Client, namespace: &str, name: &str) -> Option<Val
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     if let Ok(Some(pod)) = pods.get_opt(name).await {
         let said = said(client, namespace, "Pod", name).await;
-        let Some(group) = group_name(&pod) else {
+        let Some(group) = group_name(&pod, &Gates::default()) else {
             return Some(found(namespace, "Pod", name, of_pod(&pod, None, &said)));
         };
         let named = format!("{}={group}", labels::POD_GROUP_NAME);

@@ -7,6 +7,9 @@ use berth_apimachinery::times;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Pattern of the strings that are durations, for the schemas of custom resources.
+const PATTERN: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns))+)$";
+
 /// A non-negative span of time, written as a Go duration string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub std::time::Duration);
@@ -69,7 +72,7 @@ impl schemars::JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string" })
+        schemars::json_schema!({ "type": "string", "pattern": PATTERN })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Berth's own group, `berth.dev/v1alpha1`: the configuration of an embedded cluster.
 //!
-//! [`NodePool`] is an API object (GKE keeps pools in a cloud API, so Kubernetes has no kind for
-//! them). [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a
+//! [`NodePool`] and [`ProvisioningClass`] are API objects (GKE keeps them in a cloud API, so Kubernetes
+//! has no kinds for them). [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a
 //! scenario. Both are plain data; validation errors contain the field and the accepted values. The
 //! crate berth-cluster implements them.
 
@@ -16,6 +16,7 @@ mod images;
 mod machines;
 mod node_pool;
 mod problem;
+mod provisioning_class;
 mod scheduler;
 mod supply;
 pub mod usage;
@@ -25,8 +26,9 @@ pub use autopilot::{
 };
 pub(crate) use configuration::strict;
 pub use configuration::{
-    AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SimulatedPods,
+    AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool,
+    NamedProvisioningClass, NodeAutoProvisioning, OperatorConfiguration, ResourceLimit, RunDuration, RunRule,
+    SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
@@ -40,6 +42,9 @@ pub use node_pool::{
     PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
+pub use provisioning_class::{
+    ProvisioningClass, ProvisioningClassSpec, ProvisioningFailure, provisioning_class_name_problem,
+};
 pub use scheduler::{
     ClusterTopologyPlacementGroupArgs, CoschedulingArgs, NodeResourcesFitArgs, PluginConfig, RequestedToCapacityRatio,
     ResourceWeight, SchedulerConfiguration, SchedulerProfile, ScoringStrategy, ScoringStrategyType,

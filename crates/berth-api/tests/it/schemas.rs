@@ -44,8 +44,8 @@ fn problems(schema: &Schema, object: &mut Value) -> Vec<String> {
 fn every_generated_schema_is_structural() {
     assert_eq!(
         schemas().len(),
-        11 * 2 + 1 + 2 + 1 + 1 + 3,
-        "Kueue twice, JobSet, ProvisioningRequest twice, PodGroup, NodePool, monitoring"
+        11 * 2 + 1 + 2 + 1 + 2 + 3,
+        "Kueue twice, JobSet, ProvisioningRequest twice, PodGroup, two kinds of Berth, monitoring"
     );
 }
 
@@ -111,5 +111,27 @@ fn a_bare_cluster_queue_gets_its_defaults_and_invalid_ones_are_rejected_with_the
     ] {
         let found = problems(schema, &mut queue(spec));
         assert!(found.iter().any(|problem| problem.starts_with(expected)), "expected {expected}, got {found:?}");
+    }
+}
+
+#[test]
+fn a_text_that_is_no_duration_is_rejected_in_the_kinds_of_the_cloud() {
+    let schemas = schemas();
+    let found = |kind: &str, field: &str, text: &str| {
+        let schema = &schemas[&("berth.dev/v1alpha1".to_owned(), kind.to_owned())];
+        let mut object = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": { "name": "n" },
+            "spec": { field: text } });
+        problems(schema, &mut object)
+    };
+    for (kind, field) in [("NodePool", "startUpDelay"), ("ProvisioningClass", "maxWait")] {
+        for good in ["0", "90s", "1h30m0s", "1.5s", ".5m", "250ms", "20µs"] {
+            assert_eq!(found(kind, field, good), [""; 0], "{good}");
+            good.parse::<berth_api::berth::Duration>().expect("a duration");
+        }
+        for bad in ["soon", "", "5", "-1s", "1 s", "1d", ".s"] {
+            let expected = format!("spec.{field}: Invalid value");
+            assert!(found(kind, field, bad).iter().any(|problem| problem.starts_with(&expected)), "{bad}");
+            bad.parse::<berth_api::berth::Duration>().expect_err("no duration");
+        }
     }
 }

@@ -25,7 +25,7 @@ use super::scale_up::{Growth, plan_scale_up};
 use super::view::{View, is_node_bound};
 use crate::Site;
 use crate::pools::REMOVAL_TAINT;
-use crate::provisioning::booked;
+use crate::provisioning::{Classes, Promised, booked};
 use crate::scheduling::{PodInfo, Storage};
 use crate::storage::facts;
 
@@ -51,6 +51,8 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         claims: claims.clone(),
         volumes: manager.cache(),
         classes: manager.cache(),
+        provisioning_classes: Classes::of(manager),
+        promised: Promised::of(manager),
         client: manager.client(),
         clock: manager.clock(),
         recorder: manager.recorder("cluster-autoscaler"),
@@ -156,6 +158,8 @@ struct Autoscaler {
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
     classes: Cache<StorageClass>,
+    provisioning_classes: Classes,
+    promised: Promised,
     client: Client,
     clock: Clock,
     recorder: Recorder,
@@ -187,7 +191,8 @@ impl Reconciler for Autoscaler {
         let pending = self.with_volumes(pending);
         let bound = self.active.get(PodPlace::Bound.as_str());
         let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone())
-            .and_daemons(self.daemon_sets.list());
+            .and_daemons(self.daemon_sets.list())
+            .and_promised(self.promised.pods(None));
         let up = plan_scale_up(&view, &self.configuration, now);
         let mut due = up.due;
         if !up.growths.is_empty() {
@@ -304,7 +309,12 @@ impl Autoscaler {
     /// Resize requests whose nodes are reserved for a ProvisioningRequest, with the end of the
     /// reservation.
     fn protected(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
-        self.requests.list().iter().filter_map(|request| booked(request, &self.configuration, now)).collect()
+        let requests = self.requests.list();
+        let booked = requests.iter().filter_map(|request| {
+            let class = self.provisioning_classes.get(&request.spec.provisioning_class_name)?;
+            booked(request, &class, now)
+        });
+        booked.collect()
     }
 
     async fn shrink(&self, plan: &ScaleDown, now: Timestamp) -> Result<(), Error> {

@@ -243,6 +243,21 @@ fn a_pool_keeps_its_minimum_and_a_static_pool_all_nodes() {
 }
 
 #[test]
+fn nodes_that_are_reserved_for_pods_of_a_request_are_kept_and_serve_no_other_pod() {
+    let pool = pool("p", "g2-standard-24", 1, 2, json!({}));
+    let scaling = configuration(json!({}));
+    let idle = vec![tainted(&nodes(&pool)[0], CANDIDATE_TAINT, at(0))];
+    let waits = vec![gpu_pod("waits", 2, json!({}))];
+    let view = View::new(vec![pool.clone()], idle, Vec::new(), waits, site());
+    assert!(plan_scale_up(&view, &scaling, at(100)).growths.is_empty(), "the pod fits on the idle node");
+    assert_eq!(plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), None, at(100)).mark, ["p-0"]);
+    let view = view.and_promised(vec![gpu_pod("promised", 2, json!({}))]);
+    let down = plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), None, at(100));
+    assert_eq!((down.mark, down.needed), (Vec::<String>::new(), vec!["p-0".to_owned()]));
+    assert_eq!(plan_scale_up(&view, &scaling, at(100)).growths[0].to, 2);
+}
+
+#[test]
 fn booked_nodes_are_kept_and_recent_growth_delays_removal() {
     let queued = pool(
         "p",

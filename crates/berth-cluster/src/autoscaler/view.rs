@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::Site;
 use crate::pools::{POOL_LABEL, REMOVAL_TAINT, has_taint, is_ready, request_of, template, zones};
 use crate::replicas::daemon_set;
-use crate::scheduling::{Cluster, NodeState, PodInfo, Resources};
+use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, place};
 
 /// The snapshot of one scan.
 #[derive(Clone, Default)]
@@ -33,6 +33,8 @@ pub struct View {
     pub site: Site,
     /// DaemonSets, each with a sample of its pods that is not bound to a node.
     daemons: Vec<(Arc<DaemonSet>, PodInfo)>,
+    /// Pods that do not exist yet, for which capacity is reserved.
+    promised: Vec<Arc<PodInfo>>,
 }
 
 impl View {
@@ -64,6 +66,14 @@ impl View {
     /// The view with DaemonSets, whose pods use a part of each new node.
     pub fn and_daemons(mut self, sets: Vec<Arc<DaemonSet>>) -> Self {
         self.daemons = sets.into_iter().map(|set| (set.clone(), daemon_set::pod::sample(&set))).collect();
+        self
+    }
+
+    /// The view with pods that do not exist yet, for which capacity is reserved. They count as bound
+    /// pods.
+    pub fn and_promised(mut self, pods: Vec<Arc<PodInfo>>) -> Self {
+        self.promised = pods;
+        self.cluster = OnceLock::new();
         self
     }
 
@@ -131,6 +141,11 @@ impl View {
             let pod = Arc::new(PodInfo::new(pod.clone()));
             if let Some(node) = pod.node_name().map(str::to_owned) {
                 cluster.place(pod, &node);
+            }
+        }
+        for pod in &self.promised {
+            if let Placement::Node(node) = place(pod, &cluster, Packing::Pack) {
+                cluster.place(pod.clone(), &node);
             }
         }
         cluster

@@ -111,13 +111,7 @@ impl<'a> Draft<'a> {
 
     /// Machines that have started register their nodes.
     fn register(&mut self) {
-        let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
-            SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()
-        };
-        let spec = &self.pool.spec;
-        let start_up = delay(spec.start_up_delay, START_UP_DEFAULT);
-        let ready = delay(spec.ready_delay, READY_DEFAULT);
-        let accelerators = delay(spec.accelerator_ready_delay, ACCELERATORS_DEFAULT);
+        let [start_up, ready, accelerators] = delays(self.pool);
         let mut arrived = Vec::new();
         for instance in &self.status.creating {
             let registers = later(instance.ordered_at.0, start_up);
@@ -200,6 +194,27 @@ impl<'a> Draft<'a> {
         self.plan.due = self.due.into_iter().filter(|at| *at > self.now).min();
         self.plan
     }
+}
+
+/// The times of a new machine: from the order to its registration, then until it is ready, then until
+/// its accelerators are available.
+fn delays(pool: &NodePool) -> [SignedDuration; 3] {
+    let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
+        SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()
+    };
+    let spec = &pool.spec;
+    [
+        delay(spec.start_up_delay, START_UP_DEFAULT),
+        delay(spec.ready_delay, READY_DEFAULT),
+        delay(spec.accelerator_ready_delay, ACCELERATORS_DEFAULT),
+    ]
+}
+
+/// Time from the order of a machine of the pool until pods can use all of it.
+pub fn start_time(pool: &NodePool) -> SignedDuration {
+    let [start_up, ready, accelerators] = delays(pool);
+    let usable = if pool.spec.accelerator().is_some() { accelerators } else { SignedDuration::ZERO };
+    start_up.saturating_add(ready).saturating_add(usable)
 }
 
 /// The status of the pool that represents the machine on which Berth runs.

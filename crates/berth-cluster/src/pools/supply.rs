@@ -43,6 +43,22 @@ pub fn next_change(pool: &NodePool, now: Timestamp) -> Option<Timestamp> {
     of_periods.chain(supply.random.as_ref().and_then(|random| next_draw(random, now))).min()
 }
 
+/// Number of machines that the cloud will have for the pool at a later time, including those in use.
+/// `None` if the number will be drawn at random.
+pub fn scheduled_stock(pool: &NodePool, at: Timestamp) -> Option<i32> {
+    let Some(supply) = &pool.spec.supply else { return Some(i32::MAX) };
+    match supply.periods.iter().find(|period| includes(period, at)) {
+        Some(period) => Some(period.machines.max(0)),
+        None if supply.random.is_some() => None,
+        None => Some(supply.machines.unwrap_or(i32::MAX)),
+    }
+}
+
+/// Next start or end of a period of the pool's supply.
+pub fn next_period(pool: &NodePool, now: Timestamp) -> Option<Timestamp> {
+    pool.spec.supply.as_ref()?.periods.iter().filter_map(|period| next_edge(period, now)).min()
+}
+
 /// When the cloud takes a machine away, and why, by the pool's spec; `None` if it keeps running.
 pub fn natural_end(pool: &NodePool, node: &Node, site: &Site) -> Option<(Timestamp, &'static str)> {
     let started = node.metadata.creation_timestamp.as_ref()?.0;

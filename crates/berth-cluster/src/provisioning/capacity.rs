@@ -64,15 +64,10 @@ fn nodes_in(pool: &NodePool, zone: &str, pods: &[Arc<PodInfo>], world: &World, r
     (nodes <= room).then_some(nodes)
 }
 
-/// True if all pods fit on existing nodes, beside the pods of other requests with reserved
-/// capacity.
+/// True if all pods fit on existing and ordered nodes, beside the pods for which capacity is
+/// reserved.
 pub fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
     let mut cluster = world.view.cluster().clone();
-    for pod in &world.promised {
-        if let Placement::Node(node) = place(pod, &cluster, Packing::Pack) {
-            cluster.place(pod.clone(), &node);
-        }
-    }
     pods.iter().all(|pod| match place(pod, &cluster, Packing::Pack) {
         Placement::Node(node) => {
             cluster.place(pod.clone(), &node);

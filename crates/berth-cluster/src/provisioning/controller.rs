@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
-use berth_api::berth::{ClusterConfiguration, NodePool, ResizeRequest};
+use berth_api::berth::{NodePool, ResizeRequest};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, PodTemplate};
@@ -12,7 +12,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::classes::{self, Classes};
 use super::obstacles::{NO_MATCHING_POOL, UNTOLERATED_TAINT};
+use super::promised::Promised;
 use super::requested::requested_pods;
 use super::step::{ANSWER_GRACE, Order, RESIZE_REQUEST, Step, World, resize_name, step, summary};
 use crate::Site;
@@ -21,20 +23,17 @@ use crate::pools::{announced_end, request_of};
 use crate::scheduling::{PodInfo, consumed_request};
 
 /// Adds the provider.
-pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
-    if configuration.provisioning_class(super::QUEUED).is_some_and(|class| class.adds_toleration) {
-        super::tolerations::install(manager);
-    }
+pub fn install(manager: &mut Manager, site: Site) {
+    let classes = Classes::of(manager);
+    classes::install(manager);
+    super::tolerations::install(manager, classes.clone());
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();
     let templates: Cache<PodTemplate> = manager.cache();
     let provider = Provider {
-        consumers: pods.index(|pod| {
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            consumed_request(pod).map(|request| format!("{namespace}/{request}")).into_iter().collect()
-        }),
+        promised: Promised::of(manager),
         running: crate::indexes::bound_pods(&pods),
         requests: requests.clone(),
         nodes: nodes.clone(),
@@ -44,7 +43,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         client: manager.client(),
         clock: manager.clock(),
         recorder: manager.recorder("cluster-autoscaler"),
-        configuration,
+        classes: classes.clone(),
         site,
     };
     // A request with ordered machines waits for nodes and pools; a request that waits for capacity
@@ -55,11 +54,9 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     });
     let waiting_for_nodes = waiting.clone();
     // A request that waits for capacity is evaluated again when the pools change.
-    let served = provider.configuration.clone();
-    let open = requests.index(move |request| {
-        let is_served = served.provisioning_class(&request.spec.provisioning_class_name).is_some();
-        if is_served && is_open(request) { vec!["open".to_owned()] } else { Vec::new() }
-    });
+    let open = requests.index(|request| if is_open(request) { vec!["open".to_owned()] } else { Vec::new() });
+    let served = classes.clone();
+    let by_class = requests.index(|request| vec![request.spec.provisioning_class_name.clone()]);
     let by_resize = requests.index(|request| {
         let details = request.status.as_ref().map(|status| &status.provisioning_class_details);
         details.and_then(|details| details.get(RESIZE_REQUEST)).cloned().into_iter().collect()
@@ -83,7 +80,9 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
             let is_same = matches!((&delta.old, &delta.new), (Some(old), Some(new)) if offer(old) == offer(new));
             let mut found = keys(&waiting, "ordered");
             if !is_same {
-                found.extend(keys(&open, "open"));
+                let open = open.get("open").into_iter();
+                let open = open.filter(|request| served.get(&request.spec.provisioning_class_name).is_some());
+                found.extend(open.map(|request| ObjectKey::of(request.as_ref())));
             }
             found.extend(delta.latest().spec.resize_requests.iter().filter_map(requester));
             found
@@ -93,6 +92,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
             let pod = delta.new.as_ref().filter(|_| delta.old.is_none());
             pod.and_then(|pod| Some(ObjectKey::namespaced(pod.namespace()?, consumed_request(pod)?)))
         })
+        .watch(classes.cache(), move |delta| keys(&by_class, &delta.latest().name_any()))
         .watch(&templates, |delta| {
             let owners = delta.latest().owner_references().iter().filter(|owner| owner.kind == "ProvisioningRequest");
             let namespace = delta.latest().namespace().unwrap_or_default();
@@ -115,7 +115,7 @@ fn requester(resize: &ResizeRequest) -> Option<ObjectKey> {
 }
 
 struct Provider {
-    consumers: Index<Pod>,
+    promised: Promised,
     running: Index<Pod>,
     requests: Cache<ProvisioningRequest>,
     nodes: Cache<Node>,
@@ -125,7 +125,7 @@ struct Provider {
     client: Client,
     clock: Clock,
     recorder: Recorder,
-    configuration: Arc<ClusterConfiguration>,
+    classes: Classes,
     site: Site,
 }
 
@@ -137,16 +137,12 @@ impl Reconciler for Provider {
         let now = self.clock.now();
         let bound = self.running.get("bound");
         let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone())
-            .and_daemons(self.daemon_sets.list());
+            .and_daemons(self.daemon_sets.list())
+            .and_promised(self.promised.pods(request.metadata.uid.as_deref()));
         let pods = self.pods_of(&request);
-        let world = World {
-            view: &view,
-            configuration: &self.configuration,
-            promised: self.promised(&request),
-            is_consumed: self.consumers.count(&key.to_string()) > 0,
-            pods,
-            now,
-        };
+        let class = self.classes.get(&request.spec.provisioning_class_name);
+        let world =
+            World { view: &view, class: class.as_ref(), is_consumed: self.promised.is_consumed(&key), pods, now };
         match step(&request, &world) {
             Step::Until(at) => Ok(at.map_or(Action::Wait, |at| Action::After(self.clock.until(at)))),
             Step::Unserved => {
@@ -174,31 +170,17 @@ impl Reconciler for Provider {
 impl Provider {
     fn pods_of(&self, request: &ProvisioningRequest) -> Result<Vec<Arc<PodInfo>>, String> {
         let namespace = request.namespace().unwrap_or_default();
-        let class = self.configuration.provisioning_class(&request.spec.provisioning_class_name);
-        let adds_toleration = class.is_some_and(|class| class.name == super::QUEUED && class.adds_toleration);
+        let class = request.spec.provisioning_class_name.as_str();
+        let adds_toleration =
+            class == super::QUEUED && self.classes.get(class).is_some_and(|class| class.adds_toleration);
         requested_pods(request, adds_toleration, |name| {
             self.templates.get(&ObjectKey::namespaced(namespace.clone(), name))
         })
     }
 
-    /// Pods of other requests for which capacity on ordinary nodes is reserved and that do not
-    /// exist yet.
-    fn promised(&self, request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
-        let is_booking = |other: &ProvisioningRequest| {
-            let conditions = other.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-            let is_true = |type_: &str| conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
-            is_true("Provisioned") && !is_true("BookingExpired") && other.spec.provisioning_class_name != super::QUEUED
-        };
-        let others = self.requests.list();
-        let others = others.iter().filter(|other| other.uid() != request.uid() && is_booking(other));
-        let unclaimed = others.filter(|other| self.consumers.count(&ObjectKey::of(other.as_ref()).to_string()) == 0);
-        unclaimed.flat_map(|other| self.pods_of(other).unwrap_or_default()).collect()
-    }
-
     /// Reports a request of a class that no provider serves.
     fn report_unserved(&self, request: &ProvisioningRequest) {
-        let classes: Vec<&str> =
-            self.configuration.provisioning_classes.iter().map(|class| class.name.as_str()).collect();
+        let classes = self.classes.names();
         let message = format!(
             "No provider has answered for {} s, so no capacity is provisioned. This cluster does not serve \
              provisioning class {}; it serves: {}. Name one of these classes (in a ProvisioningRequestConfig), or run \

@@ -8,13 +8,19 @@
 //! kept.
 
 mod capacity;
+mod classes;
 mod controller;
+mod estimate;
 mod obstacles;
+mod parameters;
+mod promised;
 mod requested;
 mod step;
 mod tolerations;
 
+pub use classes::Classes;
 pub use controller::install;
+pub use promised::Promised;
 pub use requested::requested_pods;
 pub use step::{Order, Step, World, booked, step};
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
-use berth_api::berth::{ClusterConfiguration, Provisioning, ProvisioningClass};
+use berth_api::berth::{Provisioning, ProvisioningClassSpec};
 use berth_runtime::stamp;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::capacity::{cheapest, fit, next_supply};
+use super::estimate::estimate;
 use super::obstacles::{Obstacle, obstacle};
-use super::{ATOMIC_SCALE_UP, CHECK_CAPACITY, QUEUED};
+use super::{ATOMIC_SCALE_UP, CHECK_CAPACITY, QUEUED, parameters};
 use crate::autoscaler::View;
 use crate::pools::{MAX_RUN_DURATION, announced_end, request_of};
 use crate::random::hash;
@@ -67,29 +68,25 @@ pub struct Order {
 
 /// The inputs of a step.
 pub struct World<'a> {
-    /// Pools, nodes and pods.
+    /// Pools, nodes and pods, and the pods of other requests for which capacity is reserved.
     pub view: &'a View,
-    /// The configuration.
-    pub configuration: &'a ClusterConfiguration,
+    /// The request's class; `None` if the cluster does not serve it.
+    pub class: Option<&'a ProvisioningClassSpec>,
     /// The requested pods, or the template that is missing.
     pub pods: Result<Vec<Arc<PodInfo>>, String>,
-    /// Pods of other requests for which capacity is reserved and that do not exist yet: they use
-    /// capacity too.
-    pub promised: Vec<Arc<PodInfo>>,
     /// True if there are pods that consume this request.
     pub is_consumed: bool,
     /// The time.
     pub now: Timestamp,
 }
 
-/// The capacity that a request holds: the name of its resize request, and until when scale-down
-/// must not remove it.
+/// The capacity that a request of this class holds: the name of its resize request, and until when
+/// scale-down must not remove it.
 pub fn booked(
     request: &ProvisioningRequest,
-    configuration: &ClusterConfiguration,
+    class: &ProvisioningClassSpec,
     now: Timestamp,
 ) -> Option<(String, Timestamp)> {
-    let class = configuration.provisioning_class(&request.spec.provisioning_class_name)?;
     let status = request.status.as_ref()?;
     let name = status.provisioning_class_details.get(RESIZE_REQUEST)?.clone();
     if is_true(status, "Failed").is_some() || is_true(status, "CapacityRevoked").is_some() {
@@ -107,9 +104,8 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     let status = request.status.clone().unwrap_or_default();
     let now = world.now;
     let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    let Some(class) = world.configuration.provisioning_class(&request.spec.provisioning_class_name) else {
-        return unserved(&status, created, now);
-    };
+    let Some(class) = world.class else { return unserved(&status, created, now) };
+    let class_name = request.spec.provisioning_class_name.as_str();
     if is_true(&status, "CapacityRevoked").is_some() {
         return revoked(status, world);
     }
@@ -121,12 +117,15 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         if due > now {
             return Step::Until(Some(due));
         }
+        if let Some(problem) = parameters::problem(request) {
+            return write(with(status, now, "Failed", true, "InvalidParameters", &problem));
+        }
         if let Err(template) = &world.pods {
             let message =
                 format!("Provisioning Request's pods cannot be created: pod template {template} is missing or empty");
             return write(with(status, now, "Failed", true, "FailedToCreatePods", &message));
         }
-        return write(match class.name.as_str() {
+        return write(match class_name {
             QUEUED => {
                 let message = "Provisioning Request was successfully queued.";
                 waiting(with(status, now, "Accepted", true, "SuccessfullyQueued", message), now)
@@ -144,7 +143,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         return Step::Write { status, order: None, withdraw };
     }
     if let Some(group) = status.provisioning_class_details.get(NODE_GROUP).cloned() {
-        return on_its_way(status, class, &group, world);
+        return on_its_way(status, class_name, &group, world);
     }
     let answers = after(accepted, class.provision_delay.0);
     if answers > now {
@@ -161,7 +160,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         let message = "Provisioning Request's pods cannot be created";
         return write(with(status, now, "Failed", true, "FailedToCreatePods", message));
     };
-    match class.name.as_str() {
+    match class_name {
         QUEUED => queued(request, status, pods, world, answers),
         CHECK_CAPACITY | ATOMIC_SCALE_UP if fit(pods, world) => {
             write(with(status, now, "Provisioned", true, "CapacityIsFound", "Capacity is found in the cluster"))
@@ -200,7 +199,7 @@ fn queued(
         let now = world.now;
         let said = match obstacle(&pools, pods, world, "node pool with queued provisioning") {
             Some(Obstacle { reason, message }) => with(status.clone(), now, "Provisioned", false, reason, &message),
-            None => waiting(status.clone(), now),
+            None => expected(status.clone(), estimate(&pools, pods, world), now),
         };
         return if said == status { retry(answers, world) } else { write(said) };
     };
@@ -248,11 +247,8 @@ fn atomic(
     answers: Timestamp,
 ) -> Step {
     let now = world.now;
-    let valid = request.spec.parameters.get("ValidUntilSeconds").and_then(|text| text.parse::<u64>().ok());
     let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    if let Some(seconds) = valid
-        && after(created, Duration::from_secs(seconds)) <= now
-    {
+    if parameters::valid_until(request).is_some_and(|valid| after(created, valid) <= now) {
         return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
     }
     let Some((pool, zone, nodes)) = cheapest(world.view.growable(), pods, world, false) else {
@@ -268,7 +264,7 @@ fn atomic(
 }
 
 /// Machines are ordered; the request is provisioned once all of them are complete.
-fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, group: &str, world: &World) -> Step {
+fn on_its_way(status: ProvisioningRequestStatus, class: &str, group: &str, world: &World) -> Step {
     let now = world.now;
     let details = &status.provisioning_class_details;
     let wanted: usize = details.get(NODES).and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -300,9 +296,17 @@ fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, grou
         return Step::Write { status, order: None, withdraw: Some((pool, resize)) };
     }
     if complete < wanted {
+        let own = usize::try_from(pool.spec.nodes_own()).unwrap_or(0);
+        if resize.is_none() && own < wanted {
+            // The autoscaler has withdrawn the order, because the cloud could not fulfil it.
+            let message = "Capacity is not found, CA will try to find it later.";
+            let mut status = with(status, now, "Provisioned", false, "CapacityIsNotFound", message);
+            status.provisioning_class_details.clear();
+            return write(status);
+        }
         return Step::Until(None);
     }
-    write(if class.name == QUEUED {
+    write(if class == QUEUED {
         with(status, now, "Provisioned", true, "Provisioned", "Provisioning Request was successfully provisioned.")
     } else {
         with(status, now, "Provisioned", true, "CapacityIsProvisioned", "Capacity is provisioned in the cluster")
@@ -314,14 +318,13 @@ fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, grou
 fn after_provisioning(
     request: &ProvisioningRequest,
     status: ProvisioningRequestStatus,
-    class: &ProvisioningClass,
+    class: &ProvisioningClassSpec,
     provisioned: Timestamp,
     world: &World,
 ) -> Step {
     let now = world.now;
     let mut due = Vec::new();
-    let asked = request.spec.parameters.get("maxRunDurationSeconds").and_then(|text| text.parse().ok());
-    let lives = asked.map_or(class.max_run_duration.0, Duration::from_secs);
+    let lives = parameters::max_run_duration(request).unwrap_or(class.max_run_duration.0);
     if let Some((group, resize)) = held(&status) {
         let by_age = (after(provisioned, lives), MAX_RUN_DURATION.to_owned());
         let (ends, why) = announced(&group, &resize, world).into_iter().chain([by_age]).min().expect("one is given");
@@ -395,8 +398,21 @@ fn write(status: ProvisioningRequestStatus) -> Step {
 }
 
 fn waiting(status: ProvisioningRequestStatus, now: Timestamp) -> ProvisioningRequestStatus {
-    let message = "Waiting for resources. Currently there are not enough resources available to fulfill the request.";
-    with(status, now, "Provisioned", false, "ResourcePoolExhausted", message)
+    expected(status, None, now)
+}
+
+/// The status of a request that waits for stock, and is expected to be provisioned at this time.
+fn expected(
+    status: ProvisioningRequestStatus,
+    estimate: Option<Timestamp>,
+    now: Timestamp,
+) -> ProvisioningRequestStatus {
+    let mut message =
+        "Waiting for resources. Currently there are not enough resources available to fulfill the request.".to_owned();
+    if let Some(at) = estimate {
+        message.push_str(&format!(" ETA: {at}."));
+    }
+    with(status, now, "Provisioned", false, "ResourcePoolExhausted", &message)
 }
 
 /// The status with this condition; an equal condition keeps its time.

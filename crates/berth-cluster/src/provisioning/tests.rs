@@ -39,8 +39,12 @@ fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
 
 /// A pool of machines with 4 L4 each; `nodes` of them exist.
 fn view(nodes: i32, max: i32, provisioning: &str) -> View {
-    let spec =
-        json!({ "machineType": "g2-standard-48", "nodes": nodes, "maxNodes": max, "provisioning": provisioning });
+    view_with(nodes, json!({ "nodes": nodes, "maxNodes": max, "provisioning": provisioning }))
+}
+
+/// A pool with these fields; `nodes` of its machines exist.
+fn view_with(nodes: i32, mut spec: Value) -> View {
+    spec["machineType"] = "g2-standard-48".into();
     let mut pool = NodePool::new("pool", serde_json::from_value(spec).unwrap());
     pool.status = Some(NodePoolStatus { nodes, ..Default::default() });
     let site = Site { cluster: "c".into(), region: "r".into(), version: "v1".into(), seed: 1, ..Site::default() };
@@ -48,12 +52,11 @@ fn view(nodes: i32, max: i32, provisioning: &str) -> View {
     View::new(vec![Arc::new(pool)], nodes, Vec::new(), Vec::new(), site)
 }
 
-/// Executes one step after the other at this time, as the controller would; returns the written
-/// conditions and the order.
+/// Executes one step after the other at this time, up to the first order, as the controller would.
+/// Returns the written conditions and the order.
 fn live(
     request: &mut ProvisioningRequest,
     view: &View,
-    promised: &[Arc<PodInfo>],
     configuration: &ClusterConfiguration,
     now: Timestamp,
 ) -> (Vec<String>, Option<Order>) {
@@ -61,16 +64,19 @@ fn live(
     loop {
         let world = World {
             view,
-            configuration,
+            class: configuration.provisioning_class(&request.spec.provisioning_class_name),
             pods: Ok(pods(request)),
-            promised: promised.to_vec(),
             is_consumed: false,
             now,
         };
         match step(request, &world) {
             Step::Write { status, order, .. } => {
                 request.status = Some(status);
-                ordered = ordered.or(order);
+                ordered = order;
+                if ordered.is_some() {
+                    // The order changes the pool, which the view does not show.
+                    break;
+                }
             }
             Step::Until(_) | Step::Unserved => break,
         }
@@ -85,52 +91,101 @@ fn check_capacity_counts_capacity_reserved_for_others() {
     let configuration = ClusterConfiguration::default();
     let view = view(1, 1, "onDemand");
     let mut first = request(CHECK_CAPACITY, 1, json!({}));
-    let (said, _) = live(&mut first, &view, &[], &configuration, at(60));
+    let (said, _) = live(&mut first, &view, &configuration, at(60));
     assert_eq!(said, ["Accepted=True/Accepted"], "the check takes its time");
-    let (said, _) = live(&mut first, &view, &[], &configuration, at(120));
+    let (said, _) = live(&mut first, &view, &configuration, at(120));
     assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=True/CapacityIsFound"]);
-    let promised = pods(&first);
+    let view = view.and_promised(pods(&first));
     let mut second = request(CHECK_CAPACITY, 1, json!({}));
-    live(&mut second, &view, &promised, &configuration, at(60));
-    let (said, _) = live(&mut second, &view, &promised, &configuration, at(120));
+    live(&mut second, &view, &configuration, at(60));
+    let (said, _) = live(&mut second, &view, &configuration, at(120));
     assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=False/CapacityIsNotFound"]);
-    let (said, _) = live(&mut first, &view, &[], &configuration, at(800));
+    let (said, _) = live(&mut first, &view, &configuration, at(800));
     assert_eq!(said.last().unwrap(), "BookingExpired=True/CapacityReservationTimeExpired");
     let mut once = request(CHECK_CAPACITY, 2, json!({ "noRetry": "true" }));
-    live(&mut once, &view, &[], &configuration, at(60));
-    assert_eq!(
-        live(&mut once, &view, &[], &configuration, at(120)).0.last().unwrap(),
-        "Failed=True/CapacityIsNotFound"
-    );
+    live(&mut once, &view, &configuration, at(60));
+    assert_eq!(live(&mut once, &view, &configuration, at(120)).0.last().unwrap(), "Failed=True/CapacityIsNotFound");
 }
 
 #[test]
 fn an_atomic_scale_up_orders_all_or_nothing() {
     let configuration = ClusterConfiguration::default();
     let mut fits = request(ATOMIC_SCALE_UP, 3, json!({}));
-    live(&mut fits, &view(0, 3, "onDemand"), &[], &configuration, at(60));
-    let (_, order) = live(&mut fits, &view(0, 3, "onDemand"), &[], &configuration, at(120));
+    live(&mut fits, &view(0, 3, "onDemand"), &configuration, at(60));
+    let (_, order) = live(&mut fits, &view(0, 3, "onDemand"), &configuration, at(120));
     assert_eq!(order.map(|order| (order.nodes, order.resize_request)), Some((3, None)));
-    let (said, _) = live(&mut fits, &view(3, 3, "onDemand"), &[], &configuration, at(300));
+    let (said, _) = live(&mut fits, &view(3, 3, "onDemand"), &configuration, at(300));
     assert_eq!(said.last().unwrap(), "Provisioned=True/CapacityIsProvisioned");
     let mut too_much = request(ATOMIC_SCALE_UP, 4, json!({}));
-    live(&mut too_much, &view(0, 3, "onDemand"), &[], &configuration, at(60));
-    let (said, order) = live(&mut too_much, &view(0, 3, "onDemand"), &[], &configuration, at(120));
+    live(&mut too_much, &view(0, 3, "onDemand"), &configuration, at(60));
+    let (said, order) = live(&mut too_much, &view(0, 3, "onDemand"), &configuration, at(120));
     assert_eq!((said.last().unwrap().as_str(), order), ("Provisioned=False/CapacityIsNotFound", None));
+}
+
+#[test]
+fn an_atomic_scale_up_whose_order_was_withdrawn_waits_for_capacity_again() {
+    let configuration = ClusterConfiguration::default();
+    let mut request = request(ATOMIC_SCALE_UP, 3, json!({}));
+    live(&mut request, &view(0, 3, "onDemand"), &configuration, at(60));
+    live(&mut request, &view(0, 3, "onDemand"), &configuration, at(120));
+    // The cloud had two machines only, so the autoscaler has reduced the order to two.
+    let short = view_with(2, json!({ "nodes": 2, "maxNodes": 3, "supply": { "machines": 2 } }));
+    let (said, order) = live(&mut request, &short, &configuration, at(180));
+    assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=False/CapacityIsNotFound"]);
+    assert_eq!((order, request.status.as_ref().unwrap().provisioning_class_details.len()), (None, 0));
+    // The third machine is ordered when the cloud has it.
+    let (_, order) = live(&mut request, &view(2, 5, "onDemand"), &configuration, at(240));
+    assert_eq!(order.map(|order| order.nodes), Some(3), "the two machines may be in use by then");
+}
+
+#[test]
+fn a_waiting_request_has_an_estimate_if_the_supply_follows_a_schedule() {
+    let configuration = ClusterConfiguration::default();
+    let message = |supply: Value| {
+        let mut request = request(QUEUED, 2, json!({}));
+        let view = view_with(1, json!({ "nodes": 1, "maxNodes": 4, "provisioning": "queued", "supply": supply }));
+        live(&mut request, &view, &configuration, at(10));
+        let (_, order) = live(&mut request, &view, &configuration, at(900));
+        assert_eq!(order, None);
+        request.status.unwrap().conditions[1].message.clone()
+    };
+    let waits = "Waiting for resources. Currently there are not enough resources available to fulfill the request.";
+    let none_until = |end: i64| json!({ "machines": 0, "end": at(end).to_string() });
+    // The machines are usable 130 s after their order.
+    let estimate = format!("{waits} ETA: {}.", at(3600 + 130));
+    assert_eq!(message(json!({ "periods": [none_until(3600)] })), estimate);
+    // One machine is in use, so two are not enough.
+    let two = json!({ "machines": 2, "end": at(7200).to_string() });
+    assert_eq!(message(json!({ "periods": [none_until(3600), two] })), format!("{waits} ETA: {}.", at(7200 + 130)));
+    assert_eq!(message(json!({ "machines": 1 })), waits);
+    let random = json!({ "min": 0, "max": 0, "every": "1h" });
+    assert_eq!(message(json!({ "periods": [none_until(3600)], "random": random })), waits);
+    let late = at(8 * 24 * 3600).as_second() - at(0).as_second();
+    assert_eq!(message(json!({ "periods": [none_until(late)] })), waits);
+}
+
+#[test]
+fn a_request_with_a_parameter_that_is_no_number_fails_at_once() {
+    let configuration = ClusterConfiguration::default();
+    let mut request = request(QUEUED, 1, json!({ "maxRunDurationSeconds": "1h" }));
+    let (said, _) = live(&mut request, &view(0, 3, "queued"), &configuration, at(10));
+    assert_eq!(said, ["Failed=True/InvalidParameters"]);
+    let message = &request.status.unwrap().conditions[0].message;
+    assert!(message.starts_with("spec.parameters[maxRunDurationSeconds]: \"1h\" is not"), "{message}");
 }
 
 #[test]
 fn a_queued_request_waits_while_no_pool_has_capacity_for_all_of_it() {
     let configuration = ClusterConfiguration::default();
     let mut request = request(QUEUED, 4, json!({}));
-    live(&mut request, &view(1, 4, "queued"), &[], &configuration, at(10));
-    let (said, order) = live(&mut request, &view(1, 4, "queued"), &[], &configuration, at(900));
+    live(&mut request, &view(1, 4, "queued"), &configuration, at(10));
+    let (said, order) = live(&mut request, &view(1, 4, "queued"), &configuration, at(900));
     assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/ResourcePoolExhausted"]);
     assert_eq!(order, None);
-    let (_, order) = live(&mut request, &view(0, 4, "queued"), &[], &configuration, at(960));
+    let (_, order) = live(&mut request, &view(0, 4, "queued"), &configuration, at(960));
     let order = order.unwrap();
     assert_eq!((order.nodes, order.zone.as_deref()), (4, Some("r-a")));
-    let (name, until) = booked(&request, &configuration, at(960)).unwrap();
+    let (name, until) = booked(&request, configuration.provisioning_class(QUEUED).unwrap(), at(960)).unwrap();
     assert_eq!((Some(name), until), (order.resize_request, Timestamp::MAX));
 }
 
@@ -140,30 +195,22 @@ fn requests_fail_on_purpose_up_to_the_configured_attempt() {
         json!({ "provisioningClasses": [{ "name": QUEUED, "failure": { "message": "no stock", "attempts": 1 } }] });
     let configuration = ClusterConfiguration::from_value(spec).unwrap();
     let mut first = request(QUEUED, 1, json!({}));
-    live(&mut first, &view(0, 3, "queued"), &[], &configuration, at(10));
+    live(&mut first, &view(0, 3, "queued"), &configuration, at(10));
     assert_eq!(
-        live(&mut first, &view(0, 3, "queued"), &[], &configuration, at(60)).0.last().unwrap(),
+        live(&mut first, &view(0, 3, "queued"), &configuration, at(60)).0.last().unwrap(),
         "Failed=True/OutOfResources"
     );
     let mut second = request(QUEUED, 1, json!({}));
     second.metadata.name = Some(second.name_any().replace("-1", "-2"));
-    live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(10));
-    assert!(live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(60)).1.is_some());
+    live(&mut second, &view(0, 3, "queued"), &configuration, at(10));
+    assert!(live(&mut second, &view(0, 3, "queued"), &configuration, at(60)).1.is_some());
 }
 
 #[test]
 fn a_request_of_a_class_without_provider_is_reported_after_a_while() {
-    let configuration = ClusterConfiguration::default();
     let view = view(0, 3, "queued");
     let mut request = request("mine.example.com", 1, json!({}));
-    let world = |now| World {
-        view: &view,
-        configuration: &configuration,
-        pods: Ok(Vec::new()),
-        promised: Vec::new(),
-        is_consumed: false,
-        now,
-    };
+    let world = |now| World { view: &view, class: None, pods: Ok(Vec::new()), is_consumed: false, now };
     assert_eq!(step(&request, &world(at(10))), Step::Until(Some(at(30))));
     assert_eq!(step(&request, &world(at(30))), Step::Unserved);
     // Another provider serves the class.
@@ -179,9 +226,8 @@ fn a_queued_request_names_the_taint_that_its_pods_do_not_tolerate() {
     let empty = view(0, 3, "queued");
     let world = |pods| World {
         view: &empty,
-        configuration: &configuration,
+        class: configuration.provisioning_class(QUEUED),
         pods: Ok(pods),
-        promised: Vec::new(),
         is_consumed: false,
         now: at(900),
     };
@@ -192,7 +238,7 @@ fn a_queued_request_names_the_taint_that_its_pods_do_not_tolerate() {
         requested_pods(request, adds, |_| Some(Arc::new(template.clone()))).unwrap()
     };
     let mut waits = request(QUEUED, 1, json!({}));
-    live(&mut waits, &view(0, 3, "queued"), &[], &configuration, at(10));
+    live(&mut waits, &view(0, 3, "queued"), &configuration, at(10));
     let Step::Write { status, order: None, .. } = step(&waits, &world(intolerant(&waits, false))) else {
         panic!("the obstacle is written")
     };
@@ -214,15 +260,15 @@ fn a_queued_request_names_the_taint_that_its_pods_do_not_tolerate() {
 fn a_request_that_no_pool_can_ever_hold_says_so_and_one_that_waits_for_stock_does_not() {
     let configuration = ClusterConfiguration::default();
     let mut too_large = request(QUEUED, 4, json!({}));
-    live(&mut too_large, &view(0, 3, "queued"), &[], &configuration, at(10));
-    let (said, _) = live(&mut too_large, &view(0, 3, "queued"), &[], &configuration, at(900));
+    live(&mut too_large, &view(0, 3, "queued"), &configuration, at(10));
+    let (said, _) = live(&mut too_large, &view(0, 3, "queued"), &configuration, at(900));
     assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/NoMatchingNodePool"]);
     let message = &too_large.status.as_ref().unwrap().conditions[1].message;
     assert!(message.contains("pool pool has at most 3 machines, and the pods need 4"), "{message}");
     let mut waits = request(QUEUED, 2, json!({}));
     let used = view(2, 3, "queued");
-    live(&mut waits, &used, &[], &configuration, at(10));
-    let (said, _) = live(&mut waits, &used, &[], &configuration, at(900));
+    live(&mut waits, &used, &configuration, at(10));
+    let (said, _) = live(&mut waits, &used, &configuration, at(900));
     assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/ResourcePoolExhausted"]);
 }
 
@@ -231,8 +277,8 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
     let configuration = ClusterConfiguration::default();
     let empty = view(0, 4, "queued");
     let mut held = request(QUEUED, 1, json!({}));
-    live(&mut held, &empty, &[], &configuration, at(10));
-    let (_, order) = live(&mut held, &empty, &[], &configuration, at(60));
+    live(&mut held, &empty, &configuration, at(10));
+    let (_, order) = live(&mut held, &empty, &configuration, at(60));
     let resize = order.unwrap().resize_request.unwrap();
     let pool = empty.pools["pool"].clone();
     let with_node = |end: Option<i64>| {
@@ -247,8 +293,8 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
     };
     let next = |request: &ProvisioningRequest, view: &View, now: i64| {
         let pods = Ok(pods(request));
-        let (promised, is_consumed) = (Vec::new(), true);
-        step(request, &World { view, configuration: &configuration, pods, promised, is_consumed, now: at(now) })
+        let class = configuration.provisioning_class(QUEUED);
+        step(request, &World { view, class, pods, is_consumed: true, now: at(now) })
     };
     let withdrawn = Some(("pool".to_owned(), resize.clone()));
     // Before the machines are complete, the request waits again.
@@ -262,7 +308,7 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
     assert_eq!(next(&waits, &with_node(Some(100)), 100), Step::Until(Some(at(101))));
     assert!(matches!(next(&waits, &empty, 101), Step::Write { order: Some(_), .. }));
     // Afterwards, its capacity is revoked.
-    live(&mut held, &with_node(None), &[], &configuration, at(100));
+    live(&mut held, &with_node(None), &configuration, at(100));
     assert_eq!(next(&held, &with_node(Some(500)), 400), Step::Until(Some(at(500))));
     let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(500)), 500) else { panic!("it is revoked") };
     let revoked = status.conditions.last().unwrap();
@@ -278,14 +324,13 @@ fn a_request_fails_after_its_longest_wait_and_withdraws_its_order() {
     let configuration = ClusterConfiguration::from_value(spec).unwrap();
     let empty = view(0, 4, "queued");
     let mut ordered = request(QUEUED, 1, json!({}));
-    live(&mut ordered, &empty, &[], &configuration, at(10));
-    live(&mut ordered, &empty, &[], &configuration, at(60));
+    live(&mut ordered, &empty, &configuration, at(10));
+    live(&mut ordered, &empty, &configuration, at(60));
     let pods = Ok(pods(&ordered));
     let world = World {
         view: &empty,
-        configuration: &configuration,
+        class: configuration.provisioning_class(QUEUED),
         pods,
-        promised: Vec::new(),
         is_consumed: false,
         now: at(3600),
     };

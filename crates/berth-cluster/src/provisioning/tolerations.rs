@@ -11,12 +11,13 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::QUEUED;
+use super::classes::Classes;
 use super::requested::queued_toleration;
 use crate::pools::QUEUED_TAINT;
 use crate::scheduling::{consumed_request, tolerates};
 
-/// Adds the controller.
-pub fn install(manager: &mut Manager) {
+/// Adds the controller. It acts while the class says so (`addsToleration`).
+pub fn install(manager: &mut Manager, classes: Classes) {
     let pods: Cache<Pod> = manager.cache();
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let waiting: Index<Pod> = pods.index(|pod| {
@@ -24,7 +25,7 @@ pub fn install(manager: &mut Manager) {
         let request = consumed_request(pod).filter(|_| may_need_toleration(pod));
         request.map(|request| format!("{namespace}/{request}")).into_iter().collect()
     });
-    let of_request = waiting;
+    let (of_request, all) = (waiting, pods.clone());
     let client = manager.client();
     manager
         .controller("queued-tolerations")
@@ -35,7 +36,11 @@ pub fn install(manager: &mut Manager) {
             let key = ObjectKey::of(delta.latest().as_ref()).to_string();
             of_request.get(&key).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
         })
-        .run(Tolerations { pods, requests, client });
+        .watch(classes.cache(), move |_| {
+            let waiting = all.iter().filter(|pod| may_need_toleration(pod));
+            waiting.map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
+        })
+        .run(Tolerations { pods, requests, classes: classes.clone(), client });
 }
 
 /// True for an unbound pod that consumes a request and does not tolerate the taint of queued pools.
@@ -52,6 +57,7 @@ fn may_need_toleration(pod: &Pod) -> bool {
 struct Tolerations {
     pods: Cache<Pod>,
     requests: Cache<ProvisioningRequest>,
+    classes: Classes,
     client: Client,
 }
 
@@ -60,7 +66,8 @@ impl Reconciler for Tolerations {
         let Some(pod) = self.pods.get(&key).filter(|pod| may_need_toleration(pod)) else { return Ok(Action::Wait) };
         let Some(name) = consumed_request(&pod) else { return Ok(Action::Wait) };
         let request = self.requests.get(&ObjectKey::namespaced(key.namespace.clone(), name));
-        if !request.is_some_and(|request| is_provisioned(&request)) {
+        let is_on = self.classes.get(QUEUED).is_some_and(|class| class.adds_toleration);
+        if !is_on || !request.is_some_and(|request| is_provisioned(&request)) {
             return Ok(Action::Wait);
         }
         let mut tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The controllers' settings, after validation and with defaults. [`crate::configuration`] reads
 //! them from files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_engine::{
@@ -78,6 +78,28 @@ pub struct MetricsConfig {
     /// Labels and annotations of objects that become labels of series, if the gate
     /// CustomMetricLabels is on.
     pub custom_labels: Vec<CustomLabel>,
+}
+
+impl Config {
+    /// Keys of labels that are copied from jobs to their Workloads: the configured ones, and those
+    /// from which custom labels of Workloads are read.
+    pub fn label_keys_to_copy(&self) -> BTreeSet<&str> {
+        let custom = self.workload_labels().filter(|label| label.annotation.is_none());
+        let custom = custom.map(|label| label.key.as_ref().unwrap_or(&label.name));
+        self.integrations.label_keys_to_copy.iter().chain(custom).map(String::as_str).collect()
+    }
+
+    /// Keys of annotations that are copied from jobs to their Workloads, likewise.
+    pub fn annotations_to_copy(&self) -> BTreeSet<&str> {
+        let custom = self.workload_labels().filter_map(|label| label.annotation.as_ref());
+        self.integrations.annotations_to_copy.iter().chain(custom).map(String::as_str).collect()
+    }
+
+    fn workload_labels(&self) -> impl Iterator<Item = &CustomLabel> {
+        let labels: &[CustomLabel] =
+            if self.feature_gates.on(Gate::CustomMetricLabels) { &self.metrics.custom_labels } else { &[] };
+        labels.iter().filter(|label| label.source == LabelSource::Workload)
+    }
 }
 
 /// A label or annotation that becomes label `custom_<name>`.

@@ -42,7 +42,9 @@ pub fn install<J: Job>(
         clock: manager.clock(),
     };
     let kind = kind_of::<J>();
-    let (by_queue, by_prebuilt) = (objects.index(|job: &J| vec![queue_key(job)]), objects.index(prebuilt_key::<J>));
+    let gates = config.gates();
+    let by_queue = objects.index(|job: &J| vec![queue_key(job)]);
+    let by_prebuilt = objects.index(move |job: &J| prebuilt_key(job, &gates));
     let builder = manager.controller(&format!("job-{}", J::FRAMEWORK)).concurrency(16).watch_self(&objects);
     J::watch(builder, stores, &objects)
         .watch(&stores.workloads, move |delta| {
@@ -72,9 +74,9 @@ fn queue_key<J: Job>(job: &J) -> String {
     format!("{}/{}", job.meta().namespace.as_deref().unwrap_or_default(), queue_name(job))
 }
 
-fn prebuilt_key<J: Job>(job: &J) -> Vec<String> {
+fn prebuilt_key<J: Job>(job: &J, gates: &Gates) -> Vec<String> {
     let namespace = job.meta().namespace.as_deref().unwrap_or_default();
-    prebuilt_workload(job).map(|name| format!("{namespace}/{name}")).into_iter().collect()
+    prebuilt_workload(job, gates).map(|name| format!("{namespace}/{name}")).into_iter().collect()
 }
 
 struct JobReconciler<J> {

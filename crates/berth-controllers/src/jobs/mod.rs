@@ -183,13 +183,9 @@ pub fn queue_name(job: &impl ResourceExt) -> &str {
         .map_or("", String::as_str)
 }
 
-/// The prebuilt Workload that the job names, in its label or annotation.
-pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
-    job.labels()
-        .get(labels::PREBUILT_WORKLOAD)
-        .or_else(|| job.annotations().get(annotations::PREBUILT_WORKLOAD))
-        .map(String::as_str)
-        .filter(|name| !name.is_empty())
+/// The prebuilt Workload that the job names.
+pub fn prebuilt_workload<'a>(job: &'a impl ResourceExt, gates: &Gates) -> Option<&'a str> {
+    naming::identifier(job, annotations::PREBUILT_WORKLOAD, labels::PREBUILT_WORKLOAD, gates)
 }
 
 /// True if the job may change its size while it runs.

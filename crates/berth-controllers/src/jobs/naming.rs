@@ -1,6 +1,7 @@
 //! Names of Workloads: `<kind>-<owner>-<hash>`. They equal Kueue's, so that Berth and Kueue find
 //! each other's objects.
 
+use kube::ResourceExt;
 use sha1::{Digest, Sha1};
 
 use crate::gates::{Gate, Gates};
@@ -49,6 +50,19 @@ fn finish(prefix: &str, hashed: &[&str], gates: &Gates) -> String {
     }
     let digest = hex::encode(Sha1::digest(hashed.join("\n").as_bytes()));
     format!("{}-{}", &prefix[..end], &digest[..HASH_DIGITS])
+}
+
+/// The name in this annotation, which needs the gate WorkloadIdentifierAnnotations, or else in this
+/// label.
+pub(crate) fn identifier<'a>(
+    object: &'a impl ResourceExt,
+    annotation: &str,
+    label: &str,
+    gates: &Gates,
+) -> Option<&'a str> {
+    let annotated = object.annotations().get(annotation).filter(|_| gates.on(Gate::WorkloadIdentifierAnnotations));
+    let mut names = annotated.into_iter().chain(object.labels().get(label));
+    names.find(|name| !name.is_empty()).map(String::as_str)
 }
 
 #[cfg(test)]

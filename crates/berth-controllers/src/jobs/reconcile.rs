@@ -216,7 +216,7 @@ impl<J: Job> Reconcile<'_, J> {
     // -- which workload ---------------------------------------------------------------------------
 
     fn ensure_one_workload(&mut self) -> Result<Next<Option<Workload>>, PlanError> {
-        if let Some(name) = prebuilt_workload(&self.job).map(str::to_owned) {
+        if let Some(name) = prebuilt_workload(&self.job, self.context.gates).map(str::to_owned) {
             return self.ensure_prebuilt(&name);
         }
         let kind = kind_of::<J>();
@@ -345,8 +345,13 @@ impl<J: Job> Reconcile<'_, J> {
         let active = slices::normalize(&open);
         let replaced = (finished::WORKLOAD_SLICE_REPLACED, "Replaced to accommodate a new workload slice");
         let out_of_sync = (finished::OUT_OF_SYNC, "The workload slice is out of sync with its parent job");
-        let replaced = active.replaced.iter().map(|slice| (slice, replaced));
-        for (slice, (reason, message)) in replaced.chain(active.extra.iter().map(|slice| (slice, out_of_sync))) {
+        let why = |slice: &Workload| if active.is_replaced(slice) { replaced } else { out_of_sync };
+        // The pods of an evicted slice use its quota until they end.
+        let evicted = active.evicted.iter().filter(|_| !self.job.is_active()).map(|slice| (slice, why(slice)));
+        let ended = active.replaced.iter().map(|slice| (slice, replaced));
+        let ended = ended.chain(active.extra.iter().map(|slice| (slice, out_of_sync))).chain(evicted);
+        let ended: Vec<_> = ended.collect();
+        for (slice, (reason, message)) in ended {
             let mut slice = (**slice).clone();
             status::finish(&mut slice, reason, message, self.context.now);
             self.write_status(&slice);
@@ -428,8 +433,9 @@ impl<J: Job> Reconcile<'_, J> {
         }
         // Compares with the recorded pod sets also while the job runs, if the additions of
         // admission can no longer be computed (for example because a flavor was deleted): that is
-        // no reason to stop the job.
-        same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted)
+        // no reason to stop the job. A running job whose reservation was withdrawn still has the
+        // additions of its admission. It is stopped because it is not admitted.
+        same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted || !self.job.is_suspended())
     }
 
     /// The recorded pod sets with the additions of admission.
@@ -487,15 +493,14 @@ impl<J: Job> Reconcile<'_, J> {
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = job.namespace();
         workload.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
-        let integrations = &self.context.config.integrations;
-        for key in &integrations.label_keys_to_copy {
-            if let Some(value) = job.labels().get(key) {
-                workload.labels_mut().insert(key.clone(), value.clone());
-            }
+        let copied_labels = self.context.config.label_keys_to_copy();
+        for (key, value) in job.labels().iter().filter(|(key, _)| copied_labels.contains(key.as_str())) {
+            workload.labels_mut().insert(key.clone(), value.clone());
         }
+        let copied_annotations = self.context.config.annotations_to_copy();
         for (key, value) in job.annotations() {
             let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                || integrations.annotations_to_copy.contains(key)
+                || copied_annotations.contains(key.as_str())
                 || key == SUBMITTED_BY_ANNOTATION
                 || (key == annotations::ADMISSION_GATED_BY && gates.on(Gate::AdmissionGatedBy))
                 || (elastic && key == annotations::ELASTIC_JOB);
@@ -582,7 +587,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             // Workloads that Berth made lose their finalizer when their job is deleted. The maker of
             // a prebuilt Workload may delete it before.
-            if prebuilt_workload(&self.job).is_some() && remove_finalizer(&mut workload) {
+            if prebuilt_workload(&self.job, gates).is_some() && remove_finalizer(&mut workload) {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
             }
             return Ok(());

@@ -63,17 +63,32 @@ pub struct Active {
     pub replaced: Vec<Arc<Workload>>,
     /// All other slices, which are to be finished.
     pub extra: Vec<Arc<Workload>>,
+    /// Evicted slices next to another one. They are to be finished once the pods have ended, because
+    /// nothing else releases their quota.
+    pub evicted: Vec<Arc<Workload>>,
+}
+
+impl Active {
+    /// True if another slice of the job replaces this one.
+    pub fn is_replaced(&self, slice: &Workload) -> bool {
+        let key = key_of(slice);
+        let all = [&self.replaced, &self.extra, &self.evicted].into_iter().flatten();
+        all.chain(&self.survivor).chain(&self.kept).any(|other| replaced_key(other) == Some(key.as_str()))
+    }
 }
 
 /// Assigns the roles among unfinished slices. The newest slice that has no quota reservation and
 /// replaces the newest one with a reservation is the survivor, and the replaced one is kept.
 /// Without such a replacement, the newest slice with a reservation is the survivor; without any
-/// reservation, the newest slice is. The others are replaced or extra. Slices under eviction are
-/// ignored.
+/// reservation, the newest slice is. The others are replaced or extra. Slices under eviction have
+/// no role, except the newest one if there is no other.
 pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let mut open = open.to_vec();
     sort(&mut open);
-    open.retain(|workload| !status::is_evicted(workload));
+    let mut evicted: Vec<Arc<Workload>> = open.extract_if(.., |workload| status::is_evicted(workload)).collect();
+    if open.is_empty() {
+        evicted.pop();
+    }
     let is = |a: &Arc<Workload>, b: &Option<Arc<Workload>>| b.as_ref().is_some_and(|b| Arc::ptr_eq(a, b));
     let running = open.iter().rev().find(|w| status::has_quota_reservation(w)).cloned();
     let mut waiting = open.iter().rev().filter(|w| !status::has_quota_reservation(w));
@@ -90,7 +105,7 @@ pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let is_replaced =
         |slice: &Arc<Workload>| open.iter().any(|other| replaced_key(other) == Some(key_of(slice).as_str()));
     let (replaced, extra) = others.partition(is_replaced);
-    Active { survivor, kept, replaced, extra }
+    Active { survivor, kept, replaced, extra, evicted }
 }
 
 /// The newest slice with a quota reservation that is neither evicted nor finished: the job's pods
@@ -171,5 +186,18 @@ mod tests {
         let fork = slice("fork", "second", false);
         let [survivor, kept, replaced, extra] = roles(&[second, waiting, fork]);
         assert_eq!((kept, replaced.len(), survivor.len(), extra.len()), (vec!["second".to_owned()], 0, 1, 1));
+    }
+
+    #[test]
+    fn an_evicted_slice_next_to_another_one_is_to_be_finished() {
+        let mut first = (*slice("first", "", true)).clone();
+        let now = "2026-01-01T00:00:00Z".parse().expect("a time");
+        status::set(&mut first, "Evicted", true, "Preempted", "", now);
+        let (first, second) = (Arc::new(first), slice("second", "first", false));
+        let active = normalize(&[first.clone(), second]);
+        assert_eq!(active.survivor.as_ref().map(|slice| slice.name_any()).as_deref(), Some("second"));
+        assert_eq!(active.evicted.iter().map(|slice| slice.name_any()).collect::<Vec<_>>(), ["first"]);
+        assert!(active.is_replaced(&first));
+        assert_eq!(normalize(&[first]).evicted, [], "its job's eviction releases its quota");
     }
 }

@@ -1,18 +1,20 @@
 //! Reconciles batch Jobs given as manifests.
 
-use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::{annotations, constants, labels};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::prebuilt_workload;
 use super::reconcile::{Context, reconcile};
 use crate::configuration::Config;
-use crate::gates::Gates;
-use crate::plan::Step;
+use crate::gates::{Gate, Gates};
+use crate::plan::{Plan, Step};
 use crate::stores::Stores;
+use crate::workload::status;
 
 const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -20,16 +22,27 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("an object")
 }
 
-/// The workloads as the reconcile of this Job writes them, without their statuses.
-fn written(job: Value, workload: Value) -> Vec<Workload> {
+/// The plan for this Job.
+fn plan(job: Value, workload: Value) -> Plan<Job> {
+    plan_with(job, &[workload], &Gates::default())
+}
+
+/// The plan for this Job, with these Workloads and gates.
+fn plan_with(job: Value, workloads: &[Value], gates: &Gates) -> Plan<Job> {
     let stores = Stores::by_hand();
     stores.namespaces.observe(read::<Namespace>(json!({"metadata": {"name": "ns"}})));
-    stores.workloads.observe(read::<Workload>(workload));
-    let (config, gates) = (Config::default(), Gates::default());
-    let context = Context { stores: &stores, config: &config, gates: &gates, now: NOW.parse().expect("a time") };
+    for workload in workloads {
+        stores.workloads.observe(read::<Workload>(workload.clone()));
+    }
+    let config = Config::default();
+    let context = Context { stores: &stores, config: &config, gates, now: NOW.parse().expect("a time") };
     let job: Job = read(job);
-    let plan = reconcile(context, &ObjectKey::of(&job), Some(&job));
-    let of_workloads = plan.steps.into_iter().filter_map(|step| match step {
+    reconcile(context, &ObjectKey::of(&job), Some(&job))
+}
+
+/// The workloads as the reconcile of this Job writes them, without their statuses.
+fn written(job: Value, workload: Value) -> Vec<Workload> {
+    let of_workloads = plan(job, workload).steps.into_iter().filter_map(|step| match step {
         Step::PatchWorkload(workload) => Some(*workload),
         _ => None,
     });
@@ -57,4 +70,85 @@ fn a_finished_prebuilt_workload_loses_its_finalizer() {
         |workloads: Vec<Workload>| -> Vec<usize> { workloads.iter().map(|w| w.finalizers().len()).collect() };
     assert_eq!(finalizers(written(prebuilt, workload.clone())), [0]);
     assert_eq!(finalizers(written(job(json!({queue: "q"})), workload)), [0; 0], "its job's deletion will remove it");
+}
+
+#[test]
+fn a_running_job_whose_reservation_is_withdrawn_keeps_its_workload_and_is_not_ready() {
+    let containers = json!([{"name": "c"}]);
+    let recorded = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+    let running = json!({"metadata": {"labels": {labels::POD_SET: "main"}},
+        "spec": {"restartPolicy": "Never", "containers": containers, "nodeSelector": {"disk": "fast"}}});
+    let job = json!({"metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"}},
+        "spec": {"suspend": false, "parallelism": 1, "template": running}, "status": {"active": 1, "ready": 1}});
+    let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": NOW});
+    let workload = json!({
+        "metadata": {"name": "w", "namespace": "ns", "ownerReferences": [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]},
+        "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": recorded}]},
+        "status": {"conditions": [condition("QuotaReserved", "False", "Withdrawn"),
+            condition("Admitted", "False", "NoReservation"), condition("PodsReady", "True", "Started")]}});
+    let steps = plan(job.clone(), workload.clone()).steps;
+    let [Step::PatchWorkloadStatus(after)] = &steps[..] else { panic!("{steps:?}") };
+    let ready = status::condition(after, "PodsReady").expect("a condition");
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "WaitForStart"));
+    // Then it is stopped.
+    let mut stored = workload;
+    stored["status"]["conditions"][2] = condition("PodsReady", "False", "WaitForStart");
+    stored["status"]["conditions"][2]["message"] = json!("Not all pods are ready or succeeded");
+    let steps = plan(job, stored).steps;
+    let is_stop = |step: &Step<Job>| matches!(step, Step::Patch(job) if job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true)));
+    assert!(steps.iter().any(is_stop), "{steps:?}");
+    assert!(!steps.iter().any(|step| matches!(step, Step::DeleteWorkload(_))), "{steps:?}");
+}
+
+#[test]
+fn with_its_gate_off_the_annotation_of_a_prebuilt_workload_is_ignored() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}});
+    let job: Job = read(json!({
+        "metadata": {"name": "j", "namespace": "ns", "annotations": {annotations::PREBUILT_WORKLOAD: "w"}},
+        "spec": {"template": template}}));
+    let mut gates = Gates::default();
+    assert_eq!(prebuilt_workload(&job, &gates), Some("w"));
+    gates.set(Gate::WorkloadIdentifierAnnotations, false);
+    assert_eq!(prebuilt_workload(&job, &gates), None);
+    let mut labelled = job;
+    labelled.labels_mut().insert(labels::PREBUILT_WORKLOAD.to_owned(), "v".to_owned());
+    assert_eq!(prebuilt_workload(&labelled, &gates), Some("v"));
+}
+
+#[test]
+fn an_evicted_slice_of_a_job_that_waits_to_grow_is_finished_once_its_pods_have_ended() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}});
+    let job = |active: i32, suspend: bool| {
+        json!({"metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"},
+                "annotations": {annotations::ELASTIC_JOB: "true"}},
+            "spec": {"suspend": suspend, "parallelism": 3, "template": template}, "status": {"active": active}})
+    };
+    let slice = |name: &str, count: i32, replaces: Option<&str>, conditions: Value| {
+        let annotations = replaces.map_or(json!({}), |it| json!({annotations::WORKLOAD_SLICE_REPLACEMENT_FOR: it}));
+        json!({"metadata": {"name": name, "namespace": "ns", "annotations": annotations, "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]},
+            "spec": {"queueName": "q", "podSets": [{"name": "main", "count": count, "template": template}]},
+            "status": {"conditions": conditions}})
+    };
+    let is = |type_: &str, reason: &str| json!({"type": type_, "status": "True", "reason": reason, "message": "", "lastTransitionTime": NOW});
+    let evicted = slice("old", 2, None, json!([is("QuotaReserved", "QuotaReserved"), is("Evicted", "Preempted")]));
+    let waiting = slice("new", 3, Some("ns/old"), json!([]));
+    let mut gates = Gates::default();
+    gates.set(Gate::ElasticJobsViaWorkloadSlices, true);
+    let steps = |job| plan_with(job, &[evicted.clone(), waiting.clone()], &gates).steps;
+    let finished = |steps: &[Step<Job>]| {
+        let of = |step: &Step<Job>| match step {
+            Step::PatchWorkloadStatus(workload) => {
+                status::condition(workload, "Finished").map(|it| (workload.name_any(), it.reason.clone()))
+            }
+            _ => None,
+        };
+        steps.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let running = steps(job(2, false));
+    assert_eq!(finished(&running), [], "its pods use its quota");
+    let is_stop = |step: &Step<Job>| matches!(step, Step::Patch(job) if job.spec.as_ref().is_some_and(|it| it.suspend == Some(true)));
+    assert!(running.iter().any(is_stop), "{running:?}");
+    assert_eq!(finished(&steps(job(0, true))), [("old".to_owned(), "WorkloadSliceReplaced".to_owned())]);
 }

@@ -1,11 +1,14 @@
 //! Labels and annotations of objects as labels of their series (KEP-7066): `custom_<name>`.
 //!
-//! Labels from queues and cohorts are read at each scrape, so that series follow the object. Labels
-//! from workloads are recorded when an event of the workload is counted.
+//! Gauges have the labels that the objects have at the scrape. Counters and histograms keep those
+//! that the objects had when an event was counted, as in Kueue: a counter whose labels change would
+//! start at its old total.
 
 use kube::core::ObjectMeta;
 
-use super::families::{Labels, label};
+use berth_apimachinery::exposition::Exemplar;
+
+use super::families::{LabelRefs, Labels, Series, label, owned};
 use super::gauges::Source;
 use crate::configuration::{CustomLabel, LabelSource};
 
@@ -32,6 +35,11 @@ impl CustomLabels {
         CustomLabels(labels.iter().map(wanted).collect())
     }
 
+    /// True if gauges of workloads are split by labels of the workloads.
+    pub fn has_workloads(&self) -> bool {
+        self.0.iter().any(|wanted| wanted.label.source == LabelSource::Workload)
+    }
+
     /// The custom labels from an object of this kind.
     pub fn of(&self, source: LabelSource, metadata: Option<&ObjectMeta>) -> Labels {
         let of_kind = self.0.iter().filter(|wanted| wanted.label.source == source);
@@ -56,6 +64,40 @@ impl CustomLabels {
             }
             None => Labels::new(),
         }
+    }
+}
+
+/// Counted series. Each event is counted with the custom labels that its queue or cohort has now.
+pub(super) struct Counters<'a> {
+    pub series: &'a mut Series,
+    pub custom: &'a CustomLabels,
+    pub source: Option<&'a Source>,
+}
+
+impl Counters<'_> {
+    fn labels(&self, labels: &LabelRefs<'_>) -> Labels {
+        let mut labels = owned(labels);
+        let further = self.custom.of_series(&labels, self.source);
+        labels.extend(further);
+        labels
+    }
+
+    /// Adds to a counter.
+    pub fn add(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
+        let labels = self.labels(labels);
+        self.series.add(family, labels, value);
+    }
+
+    /// Counts one event.
+    pub fn count(&mut self, family: &'static str, labels: &LabelRefs<'_>, exemplar: Option<Exemplar>) {
+        let labels = self.labels(labels);
+        self.series.count(family, labels, exemplar);
+    }
+
+    /// Adds a duration to a histogram.
+    pub fn observe(&mut self, family: &'static str, labels: &LabelRefs<'_>, seconds: f64, exemplar: Option<Exemplar>) {
+        let labels = self.labels(labels);
+        self.series.observe(family, labels, seconds, exemplar);
     }
 }
 

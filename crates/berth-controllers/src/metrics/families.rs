@@ -179,7 +179,8 @@ pub(super) type Labels = Vec<(&'static str, String)>;
 /// Borrowed labels.
 pub(super) type LabelRefs<'a> = [(&'static str, &'a str)];
 
-fn owned(labels: &LabelRefs<'_>) -> Labels {
+/// A copy of borrowed labels.
+pub(super) fn owned(labels: &LabelRefs<'_>) -> Labels {
     labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
 }
 
@@ -217,20 +218,20 @@ impl Series {
     }
 
     /// Adds to a counter, or to a gauge that is a sum.
-    pub fn add(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
-        self.values.entry(family).or_default().entry(owned(labels)).or_default().value += value;
+    pub fn add(&mut self, family: &'static str, labels: Labels, value: f64) {
+        self.values.entry(family).or_default().entry(labels).or_default().value += value;
     }
 
     /// Counts one event.
-    pub fn count(&mut self, family: &'static str, labels: &LabelRefs<'_>, exemplar: Option<Exemplar>) {
-        let counter = self.values.entry(family).or_default().entry(owned(labels)).or_default();
+    pub fn count(&mut self, family: &'static str, labels: Labels, exemplar: Option<Exemplar>) {
+        let counter = self.values.entry(family).or_default().entry(labels).or_default();
         counter.value += 1.0;
         counter.exemplar = exemplar.or(counter.exemplar.take());
     }
 
     /// Adds a duration to a histogram.
-    pub fn observe(&mut self, family: &'static str, labels: &LabelRefs<'_>, seconds: f64, exemplar: Option<Exemplar>) {
-        let series = self.distributions.entry(family).or_default().entry(owned(labels));
+    pub fn observe(&mut self, family: &'static str, labels: Labels, seconds: f64, exemplar: Option<Exemplar>) {
+        let series = self.distributions.entry(family).or_default().entry(labels);
         series.or_insert_with(|| exposition::Histogram::new(bounds(family))).observe_with(seconds, exemplar);
     }
 
@@ -245,25 +246,29 @@ impl Series {
     }
 }
 
-/// Writes the series. `further` returns additional labels per series; `more` are common to all.
+/// Writes the series. `further` returns additional labels of a gauge; `more` are common to all.
 pub(super) fn write(
     exposition: &mut Exposition,
-    all: &[&Series],
+    gauges: &Series,
+    counted: &Series,
     further: impl Fn(&Labels) -> Labels,
     more: &LabelRefs<'_>,
 ) {
-    let text = |labels: &Labels| {
-        let further = further(labels);
-        let own = labels.iter().chain(&further).map(|(name, value)| (*name, value.as_str()));
+    let text = |labels: &Labels, further: &Labels| {
+        let own = labels.iter().chain(further).map(|(name, value)| (*name, value.as_str()));
         exposition::Labels::of(&own.collect::<Vec<_>>())
     };
+    let none = Labels::new();
     for (name, kind, help) in FAMILIES {
         let id = exposition.family(&Family { name, kind: kind.exposed(), help });
-        for (labels, it) in all.iter().filter_map(|series| series.values.get(name)).flatten() {
-            exposition.sample_with(id, &text(labels), more, it.value, it.exemplar.as_ref());
+        for (labels, it) in gauges.values.get(name).into_iter().flatten() {
+            exposition.sample_with(id, &text(labels, &further(labels)), more, it.value, it.exemplar.as_ref());
         }
-        for (labels, histogram) in all.iter().filter_map(|series| series.distributions.get(name)).flatten() {
-            exposition.histogram(id, &text(labels), more, histogram);
+        for (labels, it) in counted.values.get(name).into_iter().flatten() {
+            exposition.sample_with(id, &text(labels, &none), more, it.value, it.exemplar.as_ref());
+        }
+        for (labels, histogram) in counted.distributions.get(name).into_iter().flatten() {
+            exposition.histogram(id, &text(labels, &none), more, histogram);
         }
     }
 }

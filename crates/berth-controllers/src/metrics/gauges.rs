@@ -1,5 +1,6 @@
 //! Gauges that are read from the engine and the caches at each scrape: the current state of queues
-//! and cohorts. Nothing here iterates over workloads.
+//! and cohorts. Nothing here iterates over workloads, unless custom labels of workloads split the
+//! gauges of waiting workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +10,10 @@ use berth_runtime::{Cache, ObjectKey};
 use parking_lot::Mutex;
 
 use super::Settings;
-use super::families::{Labels, Series, label};
-use super::workloads::StageCounts;
+use super::families::{Labels, Series, label, owned};
+use super::workloads::{AdmittedCounts, StageCounts};
 use crate::conditions;
+use crate::configuration::LabelSource;
 use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 
@@ -68,6 +70,9 @@ impl Source {
             // of them.
             let figures = self.scheduler.engine().cluster_queue_figures(name).unwrap_or_default();
             cluster_queue(&mut series, &queue, &figures, settings);
+            if settings.custom.has_workloads() {
+                self.pending_by_labels(&mut series, name, figures.status.readiness.is_active(), settings);
+            }
             if figures.status.readiness.is_active() {
                 active.insert(name.to_owned());
             }
@@ -87,9 +92,39 @@ impl Source {
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
             let figures = self.scheduler.engine().local_queue_status(namespace, name).unwrap_or_default();
-            local_queue(&mut series, &queue, &figures, active.contains(&queue.spec.cluster_queue));
+            local_queue(&mut series, &queue, &figures, active.contains(&queue.spec.cluster_queue), settings);
         }
         (series, cohorts)
+    }
+
+    /// Sets the gauges of a cluster queue's waiting workloads by their custom labels.
+    fn pending_by_labels(&self, series: &mut Series, queue: &str, is_active: bool, settings: &Settings) {
+        let waiting = self.scheduler.engine().waiting(queue);
+        for (key, is_inadmissible) in waiting {
+            let workload = self.stores.workloads.get(&ObjectKey::namespaced(&*key.namespace, &*key.name));
+            let metadata = workload.as_ref().map(|workload| &workload.metadata);
+            let status = if is_active && !is_inadmissible { "active" } else { "inadmissible" };
+            let mut labels = owned(&[("cluster_queue", queue), ("status", status)]);
+            labels.extend(settings.custom.of(LabelSource::Workload, metadata));
+            series.add("kueue_pending_workloads", labels, 1.0);
+        }
+    }
+
+    /// Sets the gauges of admitted workloads by their custom labels.
+    pub fn admitted_by_labels(&self, series: &mut Series, settings: &Settings, admitted: &AdmittedCounts) {
+        for (at, count) in admitted.iter() {
+            if self.stores.cluster_queue(&at.cluster_queue).is_some() {
+                let mut labels = owned(&[("cluster_queue", &at.cluster_queue)]);
+                labels.extend(at.custom.clone());
+                series.add("kueue_admitted_active_workloads", labels, f64::from(count));
+            }
+            let local = self.stores.local_queue(&at.namespace, &at.local_queue);
+            if local.is_some_and(|queue| settings.shows(&queue)) {
+                let mut labels = owned(&[("name", &at.local_queue), ("namespace", &at.namespace)]);
+                labels.extend(at.custom.clone());
+                series.add("kueue_local_queue_admitted_active_workloads", labels, f64::from(count));
+            }
+        }
     }
 
     /// True if the object of a counted series still exists and its series are exported.
@@ -111,7 +146,8 @@ impl Source {
             for ((reason, cause), count) in counts.unadmitted().filter(|_| settings.unadmitted) {
                 let count = f64::from(count);
                 let why = [("reason", reason), ("underlying_cause", cause)];
-                series.add("kueue_unadmitted_workloads", &[("cluster_queue", cluster), why[0], why[1]], count);
+                let of = owned(&[("cluster_queue", cluster), why[0], why[1]]);
+                series.add("kueue_unadmitted_workloads", of, count);
                 if shown {
                     let of = [("name", name), ("namespace", namespace), ("cluster_queue", cluster), why[0], why[1]];
                     series.set("kueue_local_queue_unadmitted_workloads", &of, count);
@@ -119,7 +155,7 @@ impl Source {
             }
             if local.is_some() && counts.finished > 0 {
                 let count = f64::from(counts.finished);
-                series.add("kueue_finished_workloads", &[("cluster_queue", cluster)], count);
+                series.add("kueue_finished_workloads", owned(&[("cluster_queue", cluster)]), count);
                 if shown {
                     let of = [("name", name), ("namespace", namespace)];
                     series.set("kueue_local_queue_finished_workloads", &of, count);
@@ -160,11 +196,15 @@ fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQue
     for (which, pending, kinds) in
         [("active", status.pending.saturating_sub(inadmissible), kinds.0), ("inadmissible", inadmissible, kinds.1)]
     {
-        series.set("kueue_pending_workloads", &[of, ("status", which)], f64::from(pending));
+        if !settings.custom.has_workloads() {
+            series.set("kueue_pending_workloads", &[of, ("status", which)], f64::from(pending));
+        }
         series.set("kueue_pending_scheduling_hashes", &[of, ("status", which)], f64::from(kinds));
     }
     series.set("kueue_reserving_active_workloads", &[of], f64::from(status.reserving));
-    series.set("kueue_admitted_active_workloads", &[of], f64::from(status.admitted));
+    if !settings.custom.has_workloads() {
+        series.set("kueue_admitted_active_workloads", &[of], f64::from(status.admitted));
+    }
     let terminating = queue.metadata.deletion_timestamp.is_some();
     for which in ["pending", "active", "terminating"] {
         let is = match which {
@@ -233,7 +273,7 @@ fn cohort(series: &mut Series, figures: &CohortFigures, settings: &Settings) {
     }
 }
 
-fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStatus, active: bool) {
+fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStatus, active: bool, settings: &Settings) {
     let name = ("name", queue.metadata.name.as_deref().unwrap_or_default());
     let namespace = ("namespace", queue.metadata.namespace.as_deref().unwrap_or_default());
     let of = [name, namespace];
@@ -243,7 +283,9 @@ fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStat
         series.set("kueue_local_queue_pending_workloads", &labels, f64::from(pending));
     }
     series.set("kueue_local_queue_reserving_active_workloads", &of, f64::from(figures.reserving));
-    series.set("kueue_local_queue_admitted_active_workloads", &of, f64::from(figures.admitted));
+    if !settings.custom.has_workloads() {
+        series.set("kueue_local_queue_admitted_active_workloads", &of, f64::from(figures.admitted));
+    }
     let known = queue.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::ACTIVE));
     let known = known.map_or("Unknown", |condition| condition.status.as_str());
     for which in ["True", "False", "Unknown"] {

@@ -32,10 +32,10 @@ use crate::scheduler::SchedulerState;
 use crate::selector;
 use crate::stores::Stores;
 use crate::workload::status;
-use custom::CustomLabels;
+use custom::{Counters, CustomLabels};
 use families::{Series, label};
 use gauges::{DeletedCohorts, Source};
-use workloads::{Owners, StageCounts};
+use workloads::{AdmittedCounts, Owners, StageCounts};
 
 /// The metrics; clones share them.
 #[derive(Clone)]
@@ -55,6 +55,8 @@ struct Inner {
 struct Counted {
     series: Series,
     stages: StageCounts,
+    /// Counted if gauges are split by custom labels of workloads.
+    admitted: AdmittedCounts,
     /// Preemptions skipped in the last cycle, by queue.
     skips: BTreeMap<Name, u32>,
     cycle: Cycle,
@@ -166,6 +168,11 @@ impl Metrics {
         self.inner.counted.lock()
     }
 
+    /// Counters in these series.
+    fn counters<'a>(&'a self, series: &'a mut Series) -> Counters<'a> {
+        Counters { series, custom: &self.inner.settings.custom, source: self.inner.source.as_ref() }
+    }
+
     /// A Cohort was deleted. Call it once the engine has applied that. While queues still name the
     /// cohort, its series start anew with its next change, as in Kueue.
     pub fn cohort_deleted(&self, name: &str) {
@@ -184,16 +191,18 @@ impl Metrics {
             let cycle = std::mem::take(&mut counted.cycle);
             if let Some(result) = outcome.result {
                 let labels = [("result", result.as_str())];
-                counted.series.add("kueue_admission_attempts_total", &labels, 1.0);
+                let mut counters = self.counters(&mut counted.series);
+                counters.add("kueue_admission_attempts_total", &labels, 1.0);
                 let seconds = cycle.took.as_secs_f64();
-                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds, None);
+                counters.observe("kueue_admission_attempt_duration_seconds", &labels, seconds, None);
                 counted.skips = cycle.skips;
             }
         }
         for (queue, results) in &outcome.target_recomputations {
             for (result, count) in results {
                 let labels = [("cluster_queue", queue.as_ref()), ("result", *result)];
-                counted.series.add("kueue_preemption_target_recomputations_total", &labels, f64::from(*count));
+                let mut counters = self.counters(&mut counted.series);
+                counters.add("kueue_preemption_target_recomputations_total", &labels, f64::from(*count));
             }
         }
     }
@@ -214,7 +223,7 @@ impl Metrics {
     /// Counts a preemption that was written, by the preemptor's queue and the reason.
     pub fn preempted(&self, preempting_queue: &str, reason: &str) {
         let labels = [("preempting_cluster_queue", preempting_queue), ("reason", reason)];
-        self.counted().series.add("kueue_preempted_workloads_total", &labels, 1.0);
+        self.counters(&mut self.counted().series).add("kueue_preempted_workloads_total", &labels, 1.0);
     }
 
     /// Counts a Workload created for a job of this kind, and the time `after` the job's creation.
@@ -224,7 +233,9 @@ impl Metrics {
         }
         let seconds = after.as_secs_f64();
         let labels = [("job_kind", kind)];
-        self.counted().series.observe("kueue_workload_creation_latency_seconds", &labels, seconds, None);
+        let mut counted = self.counted();
+        let mut counters = self.counters(&mut counted.series);
+        counters.observe("kueue_workload_creation_latency_seconds", &labels, seconds, None);
     }
 
     /// Counts the removal of a scheduling gate from a pod of an admitted workload.
@@ -236,12 +247,18 @@ impl Metrics {
         let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
         // Clocks of different machines may differ, so a negative duration counts as zero.
         let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
-        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited, None);
+        let mut counted = self.counted();
+        let mut counters = self.counters(&mut counted.series);
+        counters.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited, None);
     }
 
     /// Counts the events of a workload that was created, updated or deleted. Events before this
     /// process started are not counted.
     pub fn changed(&self, old: Option<&Workload>, new: Option<&Workload>) {
+        let custom = &self.inner.settings.custom;
+        if custom.has_workloads() {
+            self.counted().admitted.update(old, new, custom);
+        }
         // A variant's events are counted on its parent.
         if old.or(new).is_none_or(is_variant) {
             return;
@@ -271,9 +288,9 @@ impl Metrics {
         let mut counted = self.counted();
         counted.stages.update(old, new);
         if let Some((old, new)) = change {
-            let custom = self.inner.settings.custom.of(LabelSource::Workload, Some(&new.metadata));
+            let custom = custom.of(LabelSource::Workload, Some(&new.metadata));
             let owners = Owners { cluster_queue: &queue, local_queue: local, cohorts: &cohorts, custom: &custom };
-            workloads::count(&mut counted.series, old, new, &owners);
+            workloads::count(self.counters(&mut counted.series), old, new, &owners);
         }
     }
 
@@ -286,6 +303,7 @@ impl Metrics {
                 let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips, &self.inner.deleted_cohorts);
                 let mut counted = self.counted();
                 source.stages(&mut gauges, &self.inner.settings, &counted.stages);
+                source.admitted_by_labels(&mut gauges, &self.inner.settings, &counted.admitted);
                 counted.series.forget(|labels| !source.knows(labels, &self.inner.settings, &cohorts));
                 gauges
             }
@@ -294,7 +312,7 @@ impl Metrics {
         now.set("kueue_build_info", &build_info(), 1.0);
         let counted = self.counted();
         let further = |labels: &_| self.inner.settings.custom.of_series(labels, self.inner.source.as_ref());
-        families::write(exposition, &[&now, &counted.series], further, &[("replica_role", role.as_str())]);
+        families::write(exposition, &now, &counted.series, further, &[("replica_role", role.as_str())]);
     }
 }
 

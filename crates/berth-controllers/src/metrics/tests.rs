@@ -211,7 +211,7 @@ fn histograms_have_the_bounds_of_kueue() {
         (bounds.first().cloned(), bounds.len(), bounds.iter().rev().nth(1).cloned())
     };
     let text = |series: &Series| {
-        Exposition::text(|exposition| families::write(exposition, &[series], |_: &_| Vec::new(), &[]))
+        Exposition::text(|exposition| families::write(exposition, &Series::default(), series, |_: &_| Vec::new(), &[]))
     };
     for (name, first, count, last) in [
         ("kueue_workload_creation_latency_seconds", "0.01", 12, "10.24"),
@@ -220,7 +220,7 @@ fn histograms_have_the_bounds_of_kueue() {
         ("kueue_execution_time_seconds", "1", 17, "40960"),
         ("kueue_local_queue_admission_wait_time_seconds", "1", 15, "10240"),
     ] {
-        series.observe(name, &[("cluster_queue", "cq")], 0.5, None);
+        series.observe(name, families::owned(&[("cluster_queue", "cq")]), 0.5, None);
         let expected = (Some(first.to_owned()), count, Some(last.to_owned()));
         assert_eq!(bounds(&text(&series), name), expected, "{name}");
     }
@@ -405,4 +405,94 @@ fn series_have_the_custom_labels_of_their_objects() {
     assert_eq!(finished, ["{cluster_queue=a,priority_class=,custom_unit=blue,custom_cost=} 1"]);
     let (local, _) = text(&config, "other");
     assert_eq!(local, ["{name=lq,namespace=team,custom_team=kueue.x-k8s.io/_UNTRACKED_VALUE_} 0"]);
+}
+
+/// The configuration of custom labels `kind` of workloads, `team` of cluster queues and of cohorts.
+fn labelled() -> Config {
+    let mut config = Config::default();
+    config.feature_gates.set(Gate::CustomMetricLabels, true);
+    config.feature_gates.set(Gate::MetricsForCohorts, true);
+    let label = |name: &str, source| CustomLabel { name: name.to_owned(), source, ..CustomLabel::default() };
+    let kind = CustomLabel {
+        tracked_values: vec!["batch".to_owned(), "serving".to_owned()],
+        ..label("kind", LabelSource::Workload)
+    };
+    config.metrics.custom_labels =
+        vec![kind, label("team", LabelSource::ClusterQueue), label("unit", LabelSource::Cohort)];
+    config
+}
+
+#[test]
+fn gauges_of_waiting_workloads_are_split_by_labels_of_the_workloads() {
+    let world = World::new(&labelled());
+    world.cluster_queue("a", None, 1);
+    world.local_queue("lq", "a", json!({}));
+    let kind = |kind: &'static str| {
+        move |it: &mut Workload| it.metadata.labels = Some([("kind".to_owned(), kind.to_owned())].into())
+    };
+    let pending = || world.samples("kueue_pending_workloads");
+    assert_eq!(pending(), [""; 0], "a series begins with its first workload");
+    for (name, is) in [("one", "batch"), ("two", "batch"), ("three", "other")] {
+        world.workload(name, "lq", 1, kind(is));
+    }
+    let untracked = "{cluster_queue=a,status=active,custom_kind=kueue.x-k8s.io/_UNTRACKED_VALUE_,custom_team=} 1";
+    assert_eq!(pending(), ["{cluster_queue=a,status=active,custom_kind=batch,custom_team=} 2", untracked]);
+    world.workload("two", "lq", 1, kind("serving"));
+    let split =
+        ["batch", "serving"].map(|kind| format!("{{cluster_queue=a,status=active,custom_kind={kind},custom_team=}} 1"));
+    assert_eq!(pending(), [split[0].as_str(), untracked, split[1].as_str()]);
+    // A workload that needs more than there is becomes inadmissible.
+    world.workload("large", "lq", 2, kind("batch"));
+    world.cycle();
+    let large = "{cluster_queue=a,status=inadmissible,custom_kind=batch,custom_team=} 1";
+    assert!(pending().iter().any(|it| it == large), "{:?}", pending());
+}
+
+#[test]
+fn gauges_of_admitted_workloads_are_split_by_labels_of_the_workloads() {
+    let world = World::new(&labelled());
+    world.cluster_queue("a", None, 4);
+    world.local_queue("lq", "a", json!({}));
+    let admitted = |kind: &'static str, finished: bool| {
+        move |it: &mut Workload| {
+            it.metadata.labels = Some([("kind".to_owned(), kind.to_owned())].into());
+            let admission = Admission { cluster_queue: "a".to_owned(), ..Admission::default() };
+            status::set_quota_reservation(it, admission, at(1));
+            status::set(it, conditions::ADMITTED, true, "Admitted", "", at(1));
+            if finished {
+                status::set(it, conditions::FINISHED, true, "Succeeded", "", at(2));
+            }
+        }
+    };
+    world.workload("one", "lq", 1, admitted("batch", false));
+    world.workload("two", "lq", 1, admitted("batch", false));
+    let of_queue = || world.samples("kueue_admitted_active_workloads");
+    assert_eq!(of_queue(), ["{cluster_queue=a,custom_kind=batch,custom_team=} 2"]);
+    let of_local = world.samples("kueue_local_queue_admitted_active_workloads");
+    assert_eq!(of_local, ["{name=lq,namespace=team,custom_kind=batch} 2"]);
+    world.workload("two", "lq", 1, admitted("serving", false));
+    world.workload("one", "lq", 1, admitted("batch", true));
+    assert_eq!(of_queue(), ["{cluster_queue=a,custom_kind=serving,custom_team=} 1"]);
+    let two = world.stores.workloads.get(&ObjectKey::namespaced("team", "two")).expect("it exists");
+    world.metrics.changed(Some(&two), None);
+    assert_eq!(of_queue(), [""; 0]);
+}
+
+#[test]
+fn counters_keep_the_custom_labels_of_the_time_of_the_event() {
+    let world = World::new(&labelled());
+    let team = |team: &str| {
+        let queue = read(json!({"metadata": {"name": "a", "labels": {"team": team}}, "spec": {}}));
+        world.stores.cluster_queues.observe(queue);
+    };
+    team("red");
+    world.local_queue("lq", "a", json!({}));
+    world.metrics.preempted("a", "InClusterQueue");
+    team("blue");
+    world.metrics.preempted("a", "InClusterQueue");
+    let counted = world.samples("kueue_preempted_workloads_total");
+    let of = |team: &str| format!("{{preempting_cluster_queue=a,reason=InClusterQueue,custom_team={team}}} 1");
+    assert_eq!(counted, [of("blue"), of("red")]);
+    let status = world.samples("kueue_cluster_queue_status");
+    assert!(status.iter().all(|it| it.contains("custom_team=blue")), "gauges follow the object: {status:?}");
 }

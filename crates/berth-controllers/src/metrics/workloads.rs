@@ -8,13 +8,71 @@ use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use berth_apimachinery::exposition::Exemplar;
 use jiff::Timestamp;
 
-use super::families::{LabelRefs, Labels, Series};
+use super::custom::{Counters, CustomLabels};
+use super::families::{LabelRefs, Labels};
 use crate::conditions;
+use crate::configuration::LabelSource;
 use crate::workload::status;
 
 /// Counts of workloads by local queue and stage.
 #[derive(Default)]
 pub(super) struct StageCounts(BTreeMap<String, BTreeMap<String, Counts>>);
+
+/// Counts of admitted workloads that have not finished, by cluster queue, local queue and the custom
+/// labels of the workloads.
+#[derive(Default)]
+pub(super) struct AdmittedCounts(BTreeMap<AdmittedTo, u32>);
+
+/// Where a workload is admitted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AdmittedTo {
+    pub cluster_queue: String,
+    pub namespace: String,
+    pub local_queue: String,
+    pub custom: Labels,
+}
+
+impl AdmittedTo {
+    fn of(workload: &Workload, labels: &CustomLabels) -> Option<AdmittedTo> {
+        let admission = workload.status.as_ref()?.admission.as_ref()?;
+        if status::is_finished(workload) || !status::is_admitted(workload) {
+            return None;
+        }
+        let (namespace, local_queue) = local_queue(workload);
+        Some(AdmittedTo {
+            cluster_queue: admission.cluster_queue.clone(),
+            namespace: namespace.to_owned(),
+            local_queue: local_queue.to_owned(),
+            custom: labels.of(LabelSource::Workload, Some(&workload.metadata)),
+        })
+    }
+}
+
+impl AdmittedCounts {
+    /// Updates the counts for a workload that was created, updated or deleted.
+    pub fn update(&mut self, old: Option<&Workload>, new: Option<&Workload>, labels: &CustomLabels) {
+        let (before, after) = [old, new].map(|it| it.and_then(|it| AdmittedTo::of(it, labels))).into();
+        if before == after {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(count) = self.0.get_mut(&before)
+        {
+            step(count, false);
+            if *count == 0 {
+                self.0.remove(&before);
+            }
+        }
+        if let Some(after) = after {
+            step(self.0.entry(after).or_default(), true);
+        }
+    }
+
+    /// The counts.
+    pub fn iter(&self) -> impl Iterator<Item = (&AdmittedTo, u32)> {
+        self.0.iter().map(|(at, count)| (at, *count))
+    }
+}
 
 /// Counts of one local queue.
 #[derive(Default)]
@@ -165,7 +223,7 @@ macro_rules! pair {
 
 /// The events of a workload between two states, to be counted.
 struct Change<'a> {
-    series: &'a mut Series,
+    series: Counters<'a>,
     old: &'a Workload,
     new: &'a Workload,
     owners: &'a Owners<'a>,
@@ -174,7 +232,7 @@ struct Change<'a> {
 }
 
 /// Counts the events of a workload between two states.
-pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners: &Owners<'_>) {
+pub(super) fn count(series: Counters<'_>, old: &Workload, new: &Workload, owners: &Owners<'_>) {
     let class = new.spec.priority_class_ref.as_ref().map_or("", |class| class.name.as_str());
     let mut change = Change { series, old, new, owners, class: ("priority_class", class) };
     change.admission();

@@ -219,6 +219,35 @@ fn failed_and_expired_requests_are_retried_with_growing_delay_up_to_the_limit() 
 }
 
 #[test]
+fn the_delay_of_a_retry_has_a_maximum_and_without_retries_the_first_failure_rejects() {
+    let second = workload(&[set("main", 1, "cpu")], json!({"retryCount": 1}), &[]);
+    let strategy = |limit, base, max| {
+        let strategy = json!({"backoffLimitCount": limit, "backoffBaseSeconds": base, "backoffMaxSeconds": max});
+        config(json!({"retryStrategy": strategy}))
+    };
+    let failed = [answered(2, &[("Failed", "no room")])];
+    let delay = |config| verdict(&steps(&second, &config, &failed)).and_then(|(_, _, delay)| delay);
+    assert_eq!(delay(strategy(3, 60, 100)), Some(100));
+    assert_eq!(delay(strategy(3, 10, 100)), Some(20));
+    let first = workload(&[set("main", 1, "cpu")], json!({}), &[]);
+    let rejected = steps(&first, &strategy(0, 60, 100), &[answered(1, &[("Failed", "no room")])]);
+    assert_eq!(verdict(&rejected), Some((CheckState::Rejected, "no room".to_owned(), None)));
+}
+
+#[test]
+fn a_waiting_request_is_replaced_when_the_class_or_a_parameter_of_its_configuration_changes() {
+    let waits = workload(&[set("main", 1, "cpu")], json!({}), &[]);
+    let requests = [answered(1, &[("Accepted", "")])];
+    assert_eq!(steps(&waits, &config(json!({})), &requests), []);
+    for changed in [json!({"provisioningClassName": "other"}), json!({"parameters": {"zone": "a"}})] {
+        let steps = steps(&waits, &config(changed.clone()), &requests);
+        let [Step::Delete(old), Step::Create { request, .. }] = &steps[..] else { panic!("{changed}: {steps:?}") };
+        assert_eq!((old.name_any(), request.name_any()), ("train-prov-1".to_owned(), "train-prov-1".to_owned()));
+        assert!(request.spec.provisioning_class_name == "other" || request.spec.parameters["zone"] == "a");
+    }
+}
+
+#[test]
 fn revoked_capacity_rejects_the_check_of_an_active_workload() {
     let revoked = [answered(1, &[("Provisioned", ""), ("CapacityRevoked", "gone")])];
     let mut workload = workload(&[set("main", 1, "cpu")], json!({"state": "Ready"}), &["Admitted"]);

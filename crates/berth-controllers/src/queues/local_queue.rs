@@ -1,6 +1,7 @@
 //! The controller of LocalQueues: condition Active, counts and usage.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{
@@ -142,6 +143,9 @@ impl Reconciler for Controller {
             (engine.local_queue_status(&key.namespace, &key.name), sample)
         };
         let recorded = sample.is_some_and(|sample| sample.recorded);
+        if sample.is_some_and(|sample| sample.wake) {
+            self.scheduler.wake_after(Duration::ZERO);
+        }
         let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), recorded, self.clock.now());
         let conditions = |queue: &LocalQueue| queue.status.as_ref().map(|status| status.conditions.clone());
         if !recorded

@@ -9,17 +9,22 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::amounts::{Quantities, exact};
 use super::requests::{of_pod, summarize};
 
+/// Start of the message about requests above limits.
+pub const INVALID: &str = "resources validation failed";
+/// Start of the message about violations of LimitRanges.
+pub const BEYOND_LIMIT_RANGES: &str = "resources didn't satisfy LimitRange constraints";
+
 /// The message to report if the adjusted pods of a workload break a rule.
 pub fn problem(pod_specs: &[PodSpec], limit_ranges: &[LimitRange]) -> Option<String> {
     let above_limits: Vec<String> =
         pod_specs.iter().enumerate().flat_map(|(at, spec)| requests_above_limits(at, spec)).collect();
     if !above_limits.is_empty() {
-        return Some(format!("resources validation failed: {}", aggregate(&above_limits)));
+        return Some(format!("{INVALID}: {}", aggregate(&above_limits)));
     }
     let out_of_range: Vec<String> =
         pod_specs.iter().enumerate().flat_map(|(at, spec)| outside_limit_ranges(at, spec, limit_ranges)).collect();
     if !out_of_range.is_empty() {
-        return Some(format!("resources didn't satisfy LimitRange constraints: {}", aggregate(&out_of_range)));
+        return Some(format!("{BEYOND_LIMIT_RANGES}: {}", aggregate(&out_of_range)));
     }
     None
 }

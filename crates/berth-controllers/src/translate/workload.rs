@@ -25,6 +25,7 @@ use super::transform::effective;
 use super::validate;
 use crate::conditions;
 use crate::configuration::Resources;
+use crate::workload::status;
 
 /// The inputs of effective requests other than the workload.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,11 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         let reclaimable = status.reclaimable_pods.iter().find(|it| it.name == set.name).map_or(0, |it| it.count);
         pod_set(set, spec, reclaimable, context)
     });
-    let reserved = find(conditions::QUOTA_RESERVED).filter(|condition| condition.status == "True");
+    let active = object.spec.active.unwrap_or(true);
+    // A deactivated workload holds its quota until its owner's pods have ended. Without an owner, there
+    // is nothing to wait for, and nothing that would release it.
+    let holds = active || !object.owner_references().is_empty();
+    let reserved = find(conditions::QUOTA_RESERVED).filter(|condition| holds && condition.status == "True");
     let on_hold = find(conditions::QUOTA_RESERVED)
         .is_some_and(|it| it.status == "False" && it.reason == reasons::admission::ON_HOLD);
     let eviction = |type_: &str| {
@@ -75,7 +80,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         queue: name(&object.spec.queue_name),
         priority: object.spec.priority.map_or(0, i64::from),
         priority_boost: annotation(annotations::PRIORITY_BOOST).and_then(|text| text.parse().ok()).unwrap_or(0),
-        active: object.spec.active.unwrap_or(true),
+        active,
         deleting: object.metadata.deletion_timestamp.is_some(),
         admission_gated: annotation(annotations::ADMISSION_GATED_BY).is_some(),
         preemption_gated: has_closed_gate(object),
@@ -99,8 +104,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
             .labels()
             .get(berth_api::kueue::labels::CONCURRENT_ADMISSION_PARENT)
             .is_some_and(|value| value == "true"),
-        owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
-            && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
+        owned_by_pod: status::is_of_a_pod(object),
         job_uid: object.labels().get(labels::JOB_UID).map(|uid| name(uid)),
         ..Workload::new(key.namespace.clone(), key.name)
     }
@@ -270,6 +274,24 @@ mod tests {
         let layers = json!([{"topology": "block", "size": 8}, {"topology": "rack", "size": 4}]);
         let layered = asked(json!({"podsetSliceRequiredTopologyConstraints": layers}));
         assert_eq!(layered.slices, [slice("block", 8), slice("rack", 4)]);
+    }
+
+    #[test]
+    fn a_deactivated_workload_without_an_owner_holds_no_quota() {
+        let holds = |active: bool, owners: Value| {
+            let object = json!({"metadata": {"name": "w", "namespace": "ns", "ownerReferences": owners},
+                "spec": {"active": active, "podSets": []},
+                "status": {"admission": {"clusterQueue": "cq", "podSetAssignments": []},
+                    "conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved",
+                        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+            let context =
+                Context { resources: &Resources::default(), limit_ranges: &[], runtime_classes: &BTreeMap::default() };
+            workload(&serde_json::from_value(object).expect("a workload"), &context).admission.is_some()
+        };
+        let job = || json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
+        assert!(holds(true, json!([])));
+        assert!(!holds(false, json!([])));
+        assert!(holds(false, job()), "its pods may still run");
     }
 
     #[test]

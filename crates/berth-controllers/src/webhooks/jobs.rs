@@ -459,6 +459,10 @@ pub fn validate_described_update<K: Described>(
     config: &Config,
     gates: &Gates,
 ) -> Vec<Error> {
+    let leaves = queue_name(new).is_empty() && !config.manage_jobs_without_queue_name;
+    if leaves && K::FRAMEWORK.starts_with("ray.io/") && !gates.on(Gate::ValidateRayAndSparkJobUpdates) {
+        return Vec::new();
+    }
     let mut errors = validate_described(new, config, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
     errors

@@ -108,9 +108,14 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == SET_PARENT {
         join_set(object, gates);
     }
+    let index = label(object, annotation(object, annotations::POD_GROUP_POD_INDEX_LABEL)).to_owned();
+    if gates.on(Gate::TopologyAwareScheduling) && !index.is_empty() {
+        object["metadata"]["labels"][labels::POD_GROUP_POD_INDEX] = json!(index);
+    }
     // A pod of another owner may get its group later, and its spec changes until then.
-    if annotation(object, annotations::ROLE_HASH).is_empty() {
-        let role = shape::role(&object["spec"]);
+    if annotation(object, annotations::ROLE_HASH).is_empty()
+        && let Some(role) = shape::role(&object["spec"])
+    {
         object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(role);
     }
 }
@@ -292,6 +297,16 @@ mod tests {
         assert_eq!(pod["metadata"]["finalizers"], json!([constants::POD_FINALIZER]));
         assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": constants::ADMISSION_GATE}]));
         assert_eq!(annotation(&pod, annotations::ROLE_HASH).len(), 8);
+    }
+
+    #[test]
+    fn the_index_of_a_pod_is_copied_to_the_label_of_kueue() {
+        let index = "example.com/index";
+        let labels = json!({labels::QUEUE_NAME: "q", index: "3"});
+        let annotations = json!({annotations::POD_GROUP_POD_INDEX_LABEL: index});
+        let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
+        let pod = made(json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}));
+        assert_eq!(pod["metadata"]["labels"][labels::POD_GROUP_POD_INDEX], "3");
     }
 
     #[test]

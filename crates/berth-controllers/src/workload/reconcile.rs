@@ -612,7 +612,7 @@ impl Reconcile<'_> {
             status::unset_quota_reservation(&mut self.workload, admission::MISCONFIGURED, &message, gates, now);
         } else if let Some(known) = known {
             let stale = match known.reason.as_str() {
-                admission::MISCONFIGURED => is_queue_message(&known.message),
+                admission::MISCONFIGURED => is_own_message(&known.message),
                 admission::SUSPENDED | admission::LEGACY_INADMISSIBLE | admission::DEACTIVATED => true,
                 admission::LEGACY_PENDING => observability,
                 _ => false,
@@ -711,12 +711,15 @@ impl Reconcile<'_> {
     }
 }
 
-/// True for messages that this function wrote, and not the scheduler.
-fn is_queue_message(message: &str) -> bool {
-    (message.starts_with("LocalQueue ") || message.starts_with("ClusterQueue "))
+/// True for messages about causes that this controller evaluates too, which therefore end when it
+/// finds none of them.
+fn is_own_message(message: &str) -> bool {
+    let of_queue = (message.starts_with("LocalQueue ") || message.starts_with("ClusterQueue "))
         && (message.ends_with("doesn't exist")
             || message.ends_with("is terminating or missing")
-            || message.ends_with("not found"))
+            || message.ends_with("not found"));
+    let of_workload = ["workload namespace ", validate::INVALID, validate::BEYOND_LIMIT_RANGES];
+    of_queue || of_workload.iter().any(|start| message.starts_with(start))
 }
 
 /// Formats checks as `"a" (message); "b"`, together with the plural ending for the list.

@@ -359,12 +359,19 @@ fn requeues_at_once(reason: &str) -> bool {
     [eviction::PREEMPTED, eviction::NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
 }
 
+/// True if a single pod, which is not part of a group, owns the workload.
+pub fn is_of_a_pod(workload: &Workload) -> bool {
+    matches!(workload.owner_references(), [owner] if owner.kind == "Pod") && !is_pod_group(workload)
+}
+
 /// Completes an eviction once the job has stopped: releases quota and requeues (§19.2). Does
 /// nothing without an eviction. Returns true if anything changed.
 pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
     let Some(evicted) = true_condition(workload, conditions::EVICTED).cloned() else { return false };
-    let mut changed =
-        set(workload, conditions::REQUEUED, requeues_at_once(&evicted.reason), &evicted.reason, &evicted.message, now);
+    // A workload of a single pod ends with the pod, so nothing could use another admission.
+    let ends = gates.on(Gate::SkipReassignmentForPodOwnedWorkloads) && is_of_a_pod(workload);
+    let requeued = requeues_at_once(&evicted.reason) && !ends;
+    let mut changed = set(workload, conditions::REQUEUED, requeued, &evicted.reason, &evicted.message, now);
     let reason = unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
     changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
     changed

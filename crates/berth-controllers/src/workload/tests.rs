@@ -83,6 +83,17 @@ fn a_workload_that_its_queue_can_never_admit_reports_it_before_its_evaluation() 
 }
 
 #[test]
+fn a_workload_that_its_queue_can_admit_again_waits_for_its_evaluation() {
+    let mut mismatched = reconciled(&stores("green"), &workload(json!({"requests": {"cpu": "1"}}))).expect("a write");
+    let pending = "PendingEvaluation: Workload is pending evaluation in the scheduling queue";
+    assert_eq!(why(&stores("blue"), &mismatched).as_deref(), Some(pending));
+    // The scheduler's own reasons stay until it evaluates the workload again.
+    let now = NOW.parse().expect("a time");
+    status::set(&mut mismatched, "QuotaReserved", false, "Misconfigured", "topology \"t\" doesn't exist", now);
+    assert_eq!(why(&stores("blue"), &mismatched), None);
+}
+
+#[test]
 fn a_workload_deactivated_during_an_eviction_is_not_requeued_by_a_timer() {
     let mut leaving = workload(json!({}));
     leaving.spec.active = Some(false);

@@ -1,6 +1,7 @@
 //! Error messages for invalid objects, and defaults of new jobs.
 
 use berth_controllers::Config;
+use berth_controllers::gates::Gate;
 use berth_controllers::webhooks::{Request, Webhooks};
 use serde_json::{Value, json};
 
@@ -114,4 +115,32 @@ fn a_job_with_a_queue_is_suspended_and_a_job_without_one_is_not() {
         webhooks.mutate(request, &mut job, &|_, _, _, _| None).unwrap();
         assert_eq!(job["spec"]["suspend"], suspended);
     }
+}
+
+#[test]
+fn a_running_rayjob_keeps_its_queue_name_unless_its_gate_is_off() {
+    let labels = |queue: Option<&str>| queue.map_or(json!({}), |queue| json!({"kueue.x-k8s.io/queue-name": queue}));
+    let template = json!({"spec": {"containers": [{"name": "c"}]}});
+    let job = |queue: Option<&str>| {
+        json!({"apiVersion": "ray.io/v1", "kind": "RayJob",
+            "metadata": {"name": "j", "namespace": "team", "labels": labels(queue)},
+            "spec": {"suspend": false, "shutdownAfterJobFinishes": true,
+                "rayClusterSpec": {"headGroupSpec": {"rayStartParams": {}, "template": template}}}})
+    };
+    let (old, new) = (job(Some("lq")), job(None));
+    let errors = |config: Config, new: &Value| -> Vec<String> {
+        let request = Request { group: "ray.io", resource: "rayjobs", namespace: "team", old_object: Some(&old) };
+        let errors = Webhooks::new(config).validate(request, new, &|_, _, _, _| None);
+        errors.iter().map(ToString::to_string).collect()
+    };
+    let immutable = |queue: &str| {
+        format!("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: {queue:?}: field is immutable")
+    };
+    assert_eq!(errors(Config::default(), &new), [immutable("")]);
+    let mut config = Config::default();
+    config.feature_gates.set(Gate::ValidateRayAndSparkJobUpdates, false);
+    assert_eq!(errors(config.clone(), &new), [""; 0]);
+    assert_eq!(errors(config.clone(), &job(Some("other"))), [immutable("other")], "it stays queued");
+    config.manage_jobs_without_queue_name = true;
+    assert_eq!(errors(config, &new), [immutable("")], "it is managed without a queue too");
 }

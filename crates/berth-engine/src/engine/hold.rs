@@ -7,7 +7,7 @@ use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Time};
 use crate::quota::FrAmounts;
 use crate::topology::Places;
-use crate::world::{Holding, World};
+use crate::world::{Holding, Shape, World};
 
 /// Reserves quota and places for an admission that was just decided. `taken` is what the admission
 /// uses, if the decision computed it already.
@@ -45,6 +45,12 @@ pub(crate) fn hold(
 ) {
     let shape = world.record(id).shape.clone();
     let usage = holding_usage(world, &admission, &shape.pod_sets);
+    let places = places(world, &admission, &shape);
+    hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed });
+}
+
+/// The places of an admission. Without a flavor that has a topology, there are none.
+fn places(world: &mut World, admission: &Admission, shape: &Shape) -> Places {
     let mut places = Places::default();
     for set in &admission.pod_sets {
         let Some(topology) = &set.topology else { continue };
@@ -56,7 +62,17 @@ pub(crate) fn hold(
             world.topologies.add_places(&mut places, flavor, topology, &demand);
         }
     }
-    hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed });
+    places
+}
+
+/// Counts the places of a workload again, after a flavor of its admission has changed. After a start
+/// of the process, workloads may be known before their flavors.
+pub(crate) fn place_again(world: &mut World, id: WorkloadId) {
+    let Some(holding) = world.take_holding(id) else { return };
+    world.topologies.remove_usage(&holding.places);
+    let places = places(world, &holding.admission, &holding.shape);
+    world.topologies.add_usage(&places);
+    world.set_holding(id, Holding { places, ..Arc::unwrap_or_clone(holding) });
 }
 
 /// Adds the quota and places of a workload to the usage.

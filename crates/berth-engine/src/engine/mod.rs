@@ -305,6 +305,12 @@ impl Engine {
         self.pending_part(cluster_queue, None, 0..usize::MAX)
     }
 
+    /// The waiting workloads of a cluster queue in no particular order, each with a flag: true if it
+    /// is inadmissible until something changes.
+    pub fn waiting(&self, cluster_queue: &str) -> Vec<(WorkloadKey, bool)> {
+        self.world.queue_ids.get(cluster_queue).map_or_else(Vec::new, |id| self.report_waiting(*id))
+    }
+
     /// Part of the list of [`Engine::pending`], or of its entries from one local queue (by
     /// namespace and name). Reads every waiting workload, and sorts only those that it returns.
     pub fn pending_part(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Effects, Engine};
+use super::{Effects, Engine, hold};
 use crate::ids::{Id, LocalQueueId, Name, NodeId, QueueId, WorkloadId};
 use crate::model::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Time};
 use crate::world::QueueConfig;
@@ -159,8 +159,23 @@ impl Engine {
             return;
         }
         let flavor = Arc::new(flavor);
+        let topology = self.world.flavor(id).and_then(|old| old.topology.clone());
+        let is_placed_otherwise = flavor.topology != topology;
         self.world.topologies.upsert_flavor(id, Some(flavor.clone()));
         self.world.flavors[id.index()] = Some(flavor);
+        if is_placed_otherwise {
+            let name = self.world.flavor_name(id).clone();
+            let uses = |id: &WorkloadId| {
+                let holding = self.world.record(*id).holding.as_ref();
+                let mut sets = holding.iter().flat_map(|holding| &holding.admission.pod_sets);
+                sets.any(|set| set.topology.is_some() && set.flavors.values().any(|it| *it == name))
+            };
+            let holders = self.world.queues.iter().flat_map(|queue| queue.holding.iter().copied());
+            let placed: Vec<WorkloadId> = holders.filter(uses).collect();
+            for id in placed {
+                hold::place_again(&mut self.world, id);
+            }
+        }
         self.facts_changed(|engine, queue| engine.world.queue(queue).config.flavors().contains(&id), effects, now);
     }
 

@@ -262,6 +262,14 @@ impl Engine {
         }
     }
 
+    /// The workloads that wait in a queue, each with a flag: true if it is inadmissible.
+    pub(super) fn report_waiting(&self, id: QueueId) -> Vec<(WorkloadKey, bool)> {
+        let Some(pending_queue) = self.pending_queues.get(id) else { return Vec::new() };
+        let active = pending_queue.active().map(|key| key.id).chain(pending_queue.in_flight());
+        let all = active.map(|id| (id, false)).chain(pending_queue.inadmissible().map(|id| (id, true)));
+        all.map(|(id, is_inadmissible)| (self.world.record(id).key().clone(), is_inadmissible)).collect()
+    }
+
     /// The position of a workload that waits in a queue, and the workloads ahead of it, next one
     /// first, up to a limit. `None` while it is in flight. Reads all waiting workloads, and sorts
     /// only those listed.

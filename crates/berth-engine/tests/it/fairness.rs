@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_engine::model::{AdmissionScope, PreemptionPolicy};
+use berth_engine::model::{AdmissionScope, PreemptionPolicy, QueueingStrategy};
 use berth_engine::{AdmissionFairSharing, Event, FairSharing, QuotaCheckStrategy};
 
 use crate::cluster::{Cluster, job, queue};
@@ -138,6 +138,47 @@ fn usage_of_local_queues_is_recorded_at_intervals_and_decays() {
     sample(&mut cluster);
     // After one half-life without usage, half is left.
     assert!((while_running / 2.0 - consumed(&cluster)).abs() < 1.0, "{} after {while_running}", consumed(&cluster));
+}
+
+#[test]
+fn recorded_usage_wakes_the_scheduler_while_a_head_blocks_its_queue() {
+    let mut cluster = Cluster::with(|config| {
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: Duration::from_secs(60),
+            usage_sampling_interval: Duration::from_secs(10),
+            resource_weights_milli: Default::default(),
+        });
+    });
+    cluster.flavor("default").queue(queue("q").flavor("default", 4).with(|queue| {
+        queue.admission_scope = Some(AdmissionScope::UsageBased);
+        queue.strategy = QueueingStrategy::StrictFifo;
+    }));
+    cluster.local("busy", "q");
+    cluster.local("idle", "q");
+    let sample = |cluster: &mut Cluster, name: &str| {
+        cluster.now = cluster.now.after(Duration::from_secs(10));
+        cluster.engine.sample_usage("default", name, cluster.now).expect("the queue was created")
+    };
+    // Queue idle used more before, and busy uses more from now on.
+    cluster.submit(job("past", "idle", 3)).settle();
+    for _ in 0..20 {
+        assert!(!sample(&mut cluster, "idle").wake, "nothing waits");
+    }
+    cluster.finish("past");
+    cluster.submit(job("long", "busy", 3)).settle();
+    cluster.submit(job("large", "busy", 3)).settle();
+    cluster.submit(job("small", "idle", 1)).settle();
+    assert_eq!(cluster.running(), ["long"], "the head of the queue does not fit");
+    for _ in 0..60 {
+        let woken = [sample(&mut cluster, "busy").wake, sample(&mut cluster, "idle").wake];
+        if woken.contains(&true) {
+            cluster.settle();
+        }
+        if cluster.running() == ["long", "small"] {
+            return;
+        }
+    }
+    panic!("the scheduler was not woken when small became the first in line");
 }
 
 #[test]

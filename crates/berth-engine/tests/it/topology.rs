@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_engine::model::{NodePod, PodTemplate, ResourceFlavor};
+use berth_engine::model::{NodePod, PodTemplate, ResourceFlavor, WorkloadKey};
 use berth_engine::{Event, Name};
 
 use crate::cluster::{Cluster, HOSTNAME, job, queue};
@@ -42,6 +42,28 @@ fn capacity_of_nodes_is_shared_by_workloads_and_released() {
     cluster.finish("one");
     cluster.settle();
     assert_eq!(cluster.hosts("two"), [("r1-0".to_owned(), 1), ("r1-1".to_owned(), 1)]);
+}
+
+#[test]
+fn places_are_counted_also_if_a_workload_is_known_before_its_flavor() {
+    let mut before = two_racks();
+    before.submit(job("one", "a", 4).pods(3, None).preferred("rack")).settle();
+    let admission = before.engine.admission(&WorkloadKey::new("default", "one")).expect("it is admitted").clone();
+    // The process starts again, and hears of the flavor last.
+    let mut after = Cluster::new();
+    after.topology("racks", &["rack", HOSTNAME]).queue(queue("a").flavor("gpu", 100));
+    for (host, rack, cores) in [("r1-0", "r1", 4), ("r1-1", "r1", 4), ("r2-0", "r2", 4), ("r2-1", "r2", 2)] {
+        after.node(host, &[("rack", rack)], cores);
+    }
+    after.submit(job("one", "a", 4).pods(3, None).preferred("rack").with(|workload| {
+        workload.admission = Some(admission);
+        workload.admitted = true;
+    }));
+    after.submit(job("two", "a", 4).required("rack"));
+    after.flavor_with("gpu", |flavor| flavor.topology = Some(Name::from("racks"))).settle();
+    assert_eq!(after.running(), ["one"], "every node with 4 cores is used");
+    after.finish("one").settle();
+    assert_eq!(after.running(), ["two"]);
 }
 
 #[test]

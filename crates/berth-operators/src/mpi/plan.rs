@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::scheduling::PodGroupSpec;
 use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
@@ -16,7 +17,7 @@ use super::objects::{self, Facts, PRIVATE_KEY, PUBLIC_KEY};
 use super::types::Spec;
 use crate::training::conditions::types::{CREATED, FAILED, RUNNING, SUCCEEDED, SUSPENDED};
 use crate::training::conditions::{Condition, JobStatus, Operator, ReplicaStatus};
-use crate::training::gang::{self, Members, PodGroupSpec};
+use crate::training::gang::{self, Members};
 use crate::training::objects::labels;
 use crate::training::plan::{is_terminating, phase};
 use crate::training::types::{CleanPodPolicy, SchedulingPolicy};

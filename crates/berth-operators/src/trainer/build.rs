@@ -2,11 +2,12 @@
 //! it.
 
 use berth_api::frameworks::TrainJob;
+use berth_api::scheduling::POD_GROUP_LABEL;
 use berth_runtime::owned_by;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::constants::{DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, POD_GROUP, STORAGE_URI, TRAINER};
+use super::constants::{DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, STORAGE_URI, TRAINER};
 use super::json::{container_mut, job_mut, pod, pod_mut, set_env, variable};
 use super::policy::{self, Extras, HOSTFILE, hostfile_name, trains};
 use super::resolve::{Resolved, resolve};
@@ -124,7 +125,7 @@ fn pod_group(job: &TrainJob, resolved: &mut Resolved) -> Value {
     let mut members = 0_i32;
     for part in resolved.parts.clone() {
         let Some(replicated) = job_mut(&mut resolved.spec, &part.name) else { continue };
-        replicated["template"]["spec"]["template"]["metadata"]["labels"][POD_GROUP] = json!(name);
+        replicated["template"]["spec"]["template"]["metadata"]["labels"][POD_GROUP_LABEL] = json!(name);
         let pods = part.count.saturating_mul(part.replicas);
         total.add_pods(pod(replicated), pods);
         members = members.saturating_add(pods);
@@ -210,6 +211,6 @@ mod tests {
         let group = built.pod_group.clone().expect("a group");
         assert_eq!(group["spec"], json!({"minMember": 3, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 120}));
         let labels = &built.jobset["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["metadata"]["labels"];
-        assert_eq!(labels[POD_GROUP], "train");
+        assert_eq!(labels[POD_GROUP_LABEL], "train");
     }
 }

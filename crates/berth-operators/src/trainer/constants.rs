@@ -37,6 +37,3 @@ pub const INDEX_FIELD: &str = "metadata.annotations['batch.kubernetes.io/job-com
 pub const SNAPSHOT_SUFFIX: &str = "-runtime-snapshot";
 /// Key of the snapshot in its ConfigMap.
 pub const SNAPSHOT_KEY: &str = "runtime";
-
-/// Label of pods: their PodGroup.
-pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";

@@ -3,29 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::scheduling::{POD_GROUP_LABEL, PodGroupSpec};
 use berth_apimachinery::quantity::Quantity as Amount;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use serde::Serialize;
 
 use super::types::SchedulingPolicy;
-
-/// Label that names a pod's PodGroup.
-pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";
-
-/// The spec of a PodGroup.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodGroupSpec {
-    /// Number of pods that start together.
-    pub min_member: i32,
-    /// Their resources.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub min_resources: BTreeMap<String, Quantity>,
-    /// Seconds to wait for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub schedule_timeout_seconds: Option<i32>,
-}
 
 /// Equal pods of a group, with the value of their priority class.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +71,7 @@ pub fn join(group: &str, scheduler: &str, labels: &mut BTreeMap<String, String>,
     if pod.scheduler_name.as_deref().is_none_or(str::is_empty) {
         pod.scheduler_name = Some(scheduler.to_owned());
     }
-    labels.insert(POD_GROUP.to_owned(), group.to_owned());
+    labels.insert(POD_GROUP_LABEL.to_owned(), group.to_owned());
 }
 
 #[cfg(test)]

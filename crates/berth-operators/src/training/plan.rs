@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::scheduling::PodGroupSpec;
 use berth_runtime::{PlannedEvent, stamp};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -15,7 +16,7 @@ use kube::ResourceExt;
 
 use super::conditions::types::{CREATED, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED};
 use super::conditions::{JobStatus, Operator, ReplicaStatus};
-use super::gang::{self, Members, PodGroupSpec};
+use super::gang::{self, Members};
 use super::objects::{self, labels};
 use super::outcome::{self, Seen};
 use super::types::{CleanPodPolicy, Job, Replica, RestartPolicy};

@@ -1,14 +1,12 @@
-//! Writes PodGroups for the operators. The kind belongs to scheduler-plugins and is untyped here.
+//! Writes PodGroups for the operators.
 
 use std::collections::BTreeMap;
 
+use berth_api::scheduling::{PodGroup, PodGroupSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-
-use super::gang::PodGroupSpec;
 
 /// A PodGroup that must exist.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +20,12 @@ pub struct Wanted<'a> {
 }
 
 /// The PodGroups of a namespace.
-pub struct PodGroups {
-    api: Api<DynamicObject>,
-    kind: ApiResource,
-}
+pub struct PodGroups(Api<PodGroup>);
 
 impl PodGroups {
     /// The PodGroups of this namespace.
     pub fn new(client: Client, namespace: &str) -> Self {
-        let kind = GroupVersionKind::gvk("scheduling.x-k8s.io", "v1alpha1", "PodGroup");
-        let kind = ApiResource::from_gvk_with_plural(&kind, "podgroups");
-        Self { api: Api::namespaced_with(client, namespace, &kind), kind }
+        Self(Api::namespaced(client, namespace))
     }
 
     /// Creates the PodGroup or updates its spec.
@@ -40,27 +33,27 @@ impl PodGroups {
     /// # Errors
     /// The API rejects a write, or does not serve the kind.
     pub async fn ensure(&self, name: &str, wanted: Wanted<'_>) -> kube::Result<()> {
-        let spec = json!(wanted.spec);
-        let Some(known) = self.api.get_opt(name).await? else {
-            let mut group = DynamicObject::new(name, &self.kind).data(json!({"spec": spec}));
-            group.metadata = ObjectMeta {
+        let Some(known) = self.0.get_opt(name).await? else {
+            let metadata = ObjectMeta {
                 name: Some(name.to_owned()),
                 annotations: wanted.annotations.cloned(),
                 owner_references: Some(vec![wanted.owner.clone()]),
                 ..ObjectMeta::default()
             };
-            return self.api.create(&PostParams::default(), &group).await.map(drop);
+            let group = PodGroup { metadata, spec: wanted.spec.clone(), status: None };
+            return self.0.create(&PostParams::default(), &group).await.map(drop);
         };
-        if known.data["spec"] == spec {
+        if known.spec == *wanted.spec {
             return Ok(());
         }
+        let spec = json!(wanted.spec);
         let absent = |key: &str| spec.get(key).is_none().then(|| (key.to_owned(), Value::Null));
         let mut patch = spec.clone();
         if let Some(fields) = patch.as_object_mut() {
             fields.extend(["minResources", "scheduleTimeoutSeconds"].into_iter().filter_map(absent));
         }
         let patch = Patch::Merge(json!({"metadata": {"uid": known.metadata.uid}, "spec": patch}));
-        self.api.patch(name, &PatchParams::default(), &patch).await.map(drop)
+        self.0.patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
     /// Deletes the PodGroup if the object with this UID controls it. True if there was one.
@@ -68,14 +61,14 @@ impl PodGroups {
     /// # Errors
     /// The API rejects the deletion.
     pub async fn delete(&self, name: &str, owner: &str) -> kube::Result<bool> {
-        let known = match self.api.get_opt(name).await? {
+        let known = match self.0.get_opt(name).await? {
             Some(known) if berth_runtime::is_controlled_by(&known, owner) => known,
             _ => return Ok(false),
         };
         if known.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
-        match self.api.delete(name, &DeleteParams::background()).await {
+        match self.0.delete(name, &DeleteParams::background()).await {
             Err(error) if !berth_runtime::is_not_found(&error) => Err(error),
             _ => Ok(true),
         }

@@ -62,6 +62,11 @@ fn a_job_leaves_a_flavor_whose_request_failed_within_a_second() {
 }
 
 #[test]
+fn provisioning_classes_change_while_the_cluster_runs_and_atomic_requests_share_no_machine() {
+    run_file("tests/scenarios/provisioning-classes.yaml");
+}
+
+#[test]
 fn an_unhealthy_node_is_found_left_and_taken_out_of_the_quota() {
     run("node-health");
 }

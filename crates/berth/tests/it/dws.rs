@@ -39,6 +39,14 @@ fn supply(cluster: &Cluster, pool: &str, machines: &str) {
     cluster.run(&["patch", "nodepool", pool, "--type", "merge", "-p", &patch]);
 }
 
+/// Sets whether pods that consume a queued request get the toleration of queued pools.
+fn adds_toleration(cluster: &Cluster, adds: bool) {
+    let patch = format!(r#"{{"spec": {{"addsToleration": {adds}}}}}"#);
+    let class = ["provisioningclass", "queued-provisioning.gke.io"];
+    cluster.wait_until("the class exists", 60, |it| it.kubectl(&["get", class[0], class[1]]).status.success());
+    cluster.run(&["patch", class[0], class[1], "--type", "merge", "-p", &patch]);
+}
+
 /// PENDING, reserving and ADMITTED workloads of a ClusterQueue.
 fn counts(cluster: &Cluster, queue: &str) -> [u64; 3] {
     let queue = cluster.get(&["clusterqueue", queue]);
@@ -205,6 +213,7 @@ fn the_pod_of_skypilot_waits_for_the_queue_of_the_cloud_and_runs_until_it_is_del
     let queue = "dws-cluster-queue";
     assert_eq!(counts(&cluster, queue), [0, 0, 0]);
 
+    adds_toleration(&cluster, false);
     cluster.run(&["apply", "-f", &of_root("launched-pod.yaml")]);
     let pod = |c: &Cluster| c.run(&["get", "pods"]);
     assert!(pod(&cluster).contains("SchedulingGated"), "{}", pod(&cluster));
@@ -213,6 +222,18 @@ fn the_pod_of_skypilot_waits_for_the_queue_of_the_cloud_and_runs_until_it_is_del
     assert_eq!(gated["spec"]["schedulingGates"][0]["name"], "kueue.x-k8s.io/admission");
     assert_eq!(gated["metadata"]["labels"]["kueue.x-k8s.io/managed"], "true");
     assert_eq!(gated["metadata"]["finalizers"][0], "kueue.x-k8s.io/managed");
+    let taint = "pool gpu-pool has taint cloud.google.com/gke-queued=true:NoSchedule, which the pods do not tolerate";
+    cluster.wait_until("the request to name the taint", 60, |c| {
+        let condition = |it: &String| it.starts_with("Provisioned=False (UntoleratedTaint)") && it.contains(taint);
+        conditions_of_request(c).iter().any(condition)
+    });
+    cluster.wait_until("the check and the explanation to name it", 30, |c| {
+        let name = "skypilot-dws-00b5-head";
+        described(c, name).contains(taint) && explained(c, name).contains(taint)
+    });
+    let events = cluster.run(&["get", "events", "--field-selector", "reason=UntoleratedTaint"]);
+    assert!(events.contains(taint), "{events}");
+    adds_toleration(&cluster, true);
     cluster.wait_until("the request to wait", 60, |c| {
         let [accepted, waiting] = &conditions_of_request(c)[..] else { return false };
         accepted == "Accepted=True (SuccessfullyQueued) Provisioning Request was successfully queued."

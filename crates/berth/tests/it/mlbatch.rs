@@ -111,9 +111,6 @@ fn the_tutorial_of_mlbatch_works_with_kubectl() {
         return;
     }
     let tutorial = Tutorial::start(&root);
-    faults(&tutorial);
-    tutorial.delete_all();
-
     tutorial.submit("alice", "blue", "short", 7);
     tutorial.expect("three admitted and four pending jobs", "blue", 4, 3);
     tutorial.expect("the queue to drain", "blue", 0, 0);
@@ -125,6 +122,9 @@ fn the_tutorial_of_mlbatch_works_with_kubectl() {
     tutorial.submit("bob", "red", "normal", 2);
     tutorial.expect("red to get its own GPUs", "red", 1, 1);
     tutorial.expect("blue to return GPUs", "blue", 3, 2);
+    tutorial.delete_all();
+
+    faults(&tutorial);
     tutorial.delete_all();
     frameworks(&tutorial);
     tutorial.cluster.interrupt();

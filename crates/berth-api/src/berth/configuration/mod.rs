@@ -18,11 +18,13 @@ use serde_json::{Map, Value, json};
 
 use super::node_pool::name_problem;
 use super::problem::join;
-use super::{ConfigurationError, ImageConfiguration, NodePoolSpec, Problem, SchedulerConfiguration};
+use super::{
+    ConfigurationError, ImageConfiguration, NodePoolSpec, Problem, ProvisioningClassSpec, SchedulerConfiguration,
+};
 
 pub use autoscaling::{AutoscalingConfiguration, AutoscalingProfile, NodeAutoProvisioning, ResourceLimit};
 pub use operators::OperatorConfiguration;
-pub use provisioning::{ProvisioningClass, ProvisioningFailure};
+pub use provisioning::NamedProvisioningClass;
 pub use simulated_pods::{ExitCode, RunDuration, RunRule, SimulatedPods};
 
 /// The `kind` of cluster configuration files.
@@ -44,8 +46,8 @@ pub struct ClusterConfiguration {
     pub autoscaling: AutoscalingConfiguration,
     /// Whether pools are created for pods that fit no existing pool.
     pub node_auto_provisioning: NodeAutoProvisioning,
-    /// How the cloud handles ProvisioningRequests, per class.
-    pub provisioning_classes: Vec<ProvisioningClass>,
+    /// The provisioning classes of the new cluster: how the cloud handles ProvisioningRequests.
+    pub provisioning_classes: Vec<NamedProvisioningClass>,
     /// How simulated pods run.
     pub pods: SimulatedPods,
     /// The pod scheduler.
@@ -66,7 +68,7 @@ pub struct NamedNodePool {
     pub spec: NodePoolSpec,
 }
 
-/// All fields except the pools, which are read one by one so that errors have their paths.
+/// All fields except the pools and classes, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Rest {
@@ -75,7 +77,6 @@ struct Rest {
     kubernetes_version: String,
     autoscaling: AutoscalingConfiguration,
     node_auto_provisioning: NodeAutoProvisioning,
-    provisioning_classes: Option<Vec<ProvisioningClass>>,
     pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
     images: ImageConfiguration,
@@ -90,7 +91,6 @@ impl Default for Rest {
             kubernetes_version: "v1.35.2".into(),
             autoscaling: AutoscalingConfiguration::default(),
             node_auto_provisioning: NodeAutoProvisioning::default(),
-            provisioning_classes: None,
             pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
             images: ImageConfiguration::default(),
@@ -155,17 +155,12 @@ impl ClusterConfiguration {
 
     fn from_spec(mut spec: Map<String, Value>, name: Option<String>, path: &str) -> Result<Self, ConfigurationError> {
         let mut problems = Vec::new();
-        let pools_path = join(path, "nodePools");
-        let mut node_pools = Vec::new();
-        match spec.remove("nodePools") {
-            None | Some(Value::Null) => {}
-            Some(Value::Array(pools)) => {
-                for (i, pool) in pools.into_iter().enumerate() {
-                    node_pools.extend(read_pool(pool, &format!("{pools_path}[{i}]"), &mut problems));
-                }
-            }
-            Some(_) => problems.push(Problem::new(&pools_path, "expected a list of node pools")),
-        }
+        let pools = read_named(&mut spec, path, "nodePools", "node pool", &mut problems).unwrap_or_default();
+        let node_pools = pools.into_iter().map(|(name, spec)| NamedNodePool { name, spec }).collect();
+        let classes = read_named(&mut spec, path, "provisioningClasses", "provisioning class", &mut problems);
+        let provisioning_classes = classes.map_or_else(provisioning::default_classes, |classes| {
+            classes.into_iter().map(|(name, spec)| NamedProvisioningClass { name, spec }).collect()
+        });
         let rest: Rest = strict(Value::Object(spec), path, &mut problems).unwrap_or_default();
         let configuration = Self {
             name: rest.name.or(name).unwrap_or_else(|| "berth".into()),
@@ -174,7 +169,7 @@ impl ClusterConfiguration {
             node_pools,
             autoscaling: rest.autoscaling,
             node_auto_provisioning: rest.node_auto_provisioning,
-            provisioning_classes: rest.provisioning_classes.unwrap_or_else(provisioning::default_classes),
+            provisioning_classes,
             pods: rest.pods,
             scheduler: rest.scheduler,
             images: rest.images,
@@ -187,9 +182,9 @@ impl ClusterConfiguration {
         if problems.is_empty() { Ok(configuration) } else { Err(ConfigurationError { problems }) }
     }
 
-    /// The provisioning class with this name, if the cluster handles it.
-    pub fn provisioning_class(&self, name: &str) -> Option<&ProvisioningClass> {
-        self.provisioning_classes.iter().find(|class| class.name == name)
+    /// The provisioning class with this name, if a new cluster handles it.
+    pub fn provisioning_class(&self, name: &str) -> Option<&ProvisioningClassSpec> {
+        self.provisioning_classes.iter().find(|class| class.name == name).map(|class| &class.spec)
     }
 
     fn problems(&self, path: &str) -> Vec<Problem> {
@@ -225,9 +220,38 @@ impl ClusterConfiguration {
     }
 }
 
-fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<NamedNodePool> {
+/// Takes the list in this field: the name and the other fields of each element. `None` if the field
+/// is absent. Messages call an element `what`.
+fn read_named<T: DeserializeOwned>(
+    spec: &mut Map<String, Value>,
+    path: &str,
+    field: &str,
+    what: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<Vec<(String, T)>> {
+    let path = join(path, field);
+    match spec.remove(field) {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(elements)) => {
+            let elements = elements.into_iter().enumerate();
+            let read = elements.filter_map(|(i, it)| read_element(it, &format!("{path}[{i}]"), what, problems));
+            Some(read.collect())
+        }
+        Some(_) => {
+            problems.push(Problem::new(&path, format!("expected a list, each element a {what}")));
+            None
+        }
+    }
+}
+
+fn read_element<T: DeserializeOwned>(
+    value: Value,
+    path: &str,
+    what: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<(String, T)> {
     let Value::Object(mut fields) = value else {
-        problems.push(Problem::new(path, "expected a node pool, a mapping of fields"));
+        problems.push(Problem::new(path, format!("expected a {what}, a mapping of fields")));
         return None;
     };
     let name = match fields.remove("name") {
@@ -242,7 +266,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
         }
     };
     let spec = strict(Value::Object(fields), path, problems)?;
-    Some(NamedNodePool { name, spec })
+    Some((name, spec))
 }
 
 /// Reads a value. Reports a wrong type, and every unknown field, with its path.

@@ -30,7 +30,10 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         config: config.clone(),
         gates: config.gates(),
         stores: stores.clone(),
-        by_unit: pods.index(|pod: &Pod| key_of_pod(pod).map(|key| key.to_string()).into_iter().collect()),
+        by_unit: {
+            let gates = config.gates();
+            pods.index(move |pod: &Pod| key_of_pod(pod, &gates).map(|key| key.to_string()).into_iter().collect())
+        },
         executor: Executor::new(manager, recorder, pods.clone(), stores.workloads.clone(), metrics),
         clock: manager.clock(),
         metrics: metrics.clone(),
@@ -40,18 +43,20 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
     let by_set = pods.index(|pod: &Pod| set_of(pod).map(|set| set.uid.clone()).into_iter().collect());
     let mut builder = manager.controller("job-pod");
     if let Some(sets) = &sets {
+        let gates = config.gates();
         builder = builder.watch(sets, move |delta| {
             let queue = |set: &StatefulSet| set.labels().get(labels::QUEUE_NAME).cloned();
             let moved = delta.old.as_ref().zip(delta.new.as_ref()).filter(|(old, new)| queue(old) != queue(new));
             let uid = moved.and_then(|(_, new)| new.uid()).unwrap_or_default();
-            by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod)).collect::<BTreeSet<_>>()
+            by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
         });
     }
+    let gates = config.gates();
     builder
         .concurrency(16)
-        .watch(&pods, |delta| {
+        .watch(&pods, move |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
-            seen.filter_map(|pod| key_of_pod(pod)).collect::<BTreeSet<_>>()
+            seen.filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
         })
         .watch(&stores.workloads, |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
@@ -60,8 +65,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         .run(reconciler);
 }
 
-fn key_of_pod(pod: &Pod) -> Option<ObjectKey> {
-    Some(Unit::of(pod)?.key(&pod.namespace().unwrap_or_default()))
+fn key_of_pod(pod: &Pod, gates: &Gates) -> Option<ObjectKey> {
+    Some(Unit::of(pod, gates)?.key(&pod.namespace().unwrap_or_default()))
 }
 
 fn key_of_workload(workload: &Workload) -> Option<ObjectKey> {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::Unit;
+use super::{Unit, shape};
 use crate::gates::{Gate, Gates};
 use crate::jobs::Finished;
 use crate::jobs::topology::{self, Ranks};
@@ -180,7 +180,7 @@ impl<'a> Group<'a> {
     /// The group is incomplete, or its pods contradict each other.
     pub fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String> {
         if !self.is_group() {
-            return Ok(vec![pod_set(ALONE, 1, self.first(), None, gates)?]);
+            return Ok(vec![pod_set(ALONE, 1, self.first(), gates)?]);
         }
         let total = self.total()?;
         if let Some(other) = self.pods.iter().find(|pod| {
@@ -212,14 +212,9 @@ impl<'a> Group<'a> {
         for pod in pods {
             by_role.entry(role(pod)).or_default().push(pod);
         }
-        let index_label = |pod: &Arc<Pod>| {
-            let own = pod.annotations().get(annotations::POD_GROUP_POD_INDEX_LABEL).cloned();
-            let common = || labels::POD_GROUP_POD_INDEX.to_owned();
-            own.or_else(|| pod.labels().contains_key(labels::POD_GROUP_POD_INDEX).then(common))
-        };
         let set = |(name, pods): (&str, Vec<&Arc<Pod>>)| {
             let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
-            pod_set(name, count, pods[0], index_label(pods[0]).as_deref(), gates)
+            pod_set(name, count, pods[0], gates)
         };
         by_role.into_iter().map(set).collect()
     }
@@ -237,7 +232,9 @@ impl<'a> Group<'a> {
             let places = usize::try_from(set.count).unwrap_or(0);
             let of_set = self.pods.iter().filter(|pod| role(pod) == set.name).cloned();
             let (mut live, mut lost): (Vec<_>, Vec<_>) = of_set.partition(|pod| counts(pod));
-            surplus.absent += places.saturating_sub(live.len());
+            // A group that is admitted before all its pods exist only needs one to be admitted again.
+            let needed = if self.is_fast() { places.min(1) } else { places };
+            surplus.absent += needed.saturating_sub(live.len());
             // Started pods come before gated ones, and older before newer.
             live.sort_by_key(|pod| (is_gated(pod), created(pod), pod.name_any()));
             lost.sort_by_key(|pod| (std::cmp::Reverse(created(pod)), pod.name_any()));
@@ -252,6 +249,22 @@ impl<'a> Group<'a> {
         surplus
     }
 
+    /// Waiting pods whose role has another name in the Workload, and that name. Berth versions up to
+    /// 0.1 named roles differently, so a replacement of a pod can have a new name for its role.
+    pub fn misnamed(&self, workload: &'a Workload) -> Vec<(&'a Arc<Pod>, &'a str)> {
+        let sets = &workload.spec.pod_sets;
+        let is_known = |pod: &Pod| sets.iter().any(|set| set.name == role(pod));
+        let waits = |pod: &&Arc<Pod>| is_gated(pod) && !is_deleting(pod) && shape::is_hash(role(pod));
+        let unknown = self.pods.iter().filter(waits).filter(|pod| !is_known(pod));
+        unknown
+            .filter_map(|pod| {
+                let shape = shape_of(pod.spec.as_ref())?;
+                let set = sets.iter().find(|set| shape_of(set.template.spec.as_ref()).as_ref() == Some(&shape))?;
+                Some((pod, set.name.as_str()))
+            })
+            .collect()
+    }
+
     /// True if the pods fit the group's Workload: some fill its places, and none has an unknown
     /// role.
     pub fn fits(&self, workload: &Workload, kept: &[Arc<Pod>]) -> bool {
@@ -261,6 +274,10 @@ impl<'a> Group<'a> {
         let unknown = self.pods.iter().any(|pod| !workload.spec.pod_sets.iter().any(|set| set.name == role(pod)));
         !kept.is_empty() && !unknown
     }
+}
+
+fn shape_of(spec: Option<&PodSpec>) -> Option<String> {
+    shape::role(&serde_json::to_value(spec?).ok()?)
 }
 
 /// The pod set that a group's pod belongs to.
@@ -312,14 +329,16 @@ fn created(pod: &Pod) -> Option<jiff::Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-fn pod_set(name: &str, count: i32, pod: &Pod, pod_index_label: Option<&str>, gates: &Gates) -> Result<PodSet, String> {
+fn pod_set(name: &str, count: i32, pod: &Pod, gates: &Gates) -> Result<PodSet, String> {
     let mut spec: PodSpec = pod.spec.clone().unwrap_or_default();
     // Gates and node belong to this pod, not to its requirements.
     spec.scheduling_gates = None;
     spec.node_name = None;
     let metadata = ObjectMeta { annotations: pod.metadata.annotations.clone(), ..ObjectMeta::default() };
     let mut template = PodTemplateSpec { metadata: Some(metadata), spec: Some(spec) };
-    let topology_request = topology::of_template(&template, Ranks { pod_index_label, ..Ranks::default() }, gates)?;
+    // The webhook copies the index of a pod to this label.
+    let ranks = Ranks { pod_index_label: Some(labels::POD_GROUP_POD_INDEX), ..Ranks::default() };
+    let topology_request = topology::of_template(&template, ranks, gates)?;
     template.metadata = None;
     Ok(PodSet { name: name.to_owned(), count, min_count: None, template, topology_request })
 }

@@ -18,7 +18,8 @@ use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::naming::OwnerKind;
+use super::naming::{self, OwnerKind};
+use crate::gates::Gates;
 
 /// Names of the integrations that queue pods.
 pub const FRAMEWORKS: [&str; 4] = ["pod", "deployment", "statefulset", "leaderworkerset.x-k8s.io/leaderworkerset"];
@@ -45,11 +46,11 @@ pub enum Unit {
 
 impl Unit {
     /// The unit that a pod belongs to; `None` for pods that are not queued.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn of(pod: &Pod, gates: &Gates) -> Option<Self> {
         if pod.labels().get(labels::MANAGED).is_none_or(|value| value != "true") {
             return None;
         }
-        Some(match group_name(pod) {
+        Some(match group_name(pod, gates) {
             Some(name) => Unit::Group { name: name.to_owned() },
             None => Unit::Pod { name: pod.name_any() },
         })
@@ -75,10 +76,8 @@ impl Unit {
 }
 
 /// The pod group that a pod names.
-pub fn group_name(pod: &Pod) -> Option<&str> {
-    let of_label = pod.labels().get(labels::POD_GROUP_NAME);
-    let name = of_label.or_else(|| pod.annotations().get(annotations::POD_GROUP_NAME))?;
-    (!name.is_empty()).then_some(name.as_str())
+pub fn group_name<'a>(pod: &'a Pod, gates: &Gates) -> Option<&'a str> {
+    naming::identifier(pod, annotations::POD_GROUP_NAME, labels::POD_GROUP_NAME, gates)
 }
 
 /// Group and kind of pods.

@@ -3,7 +3,7 @@
 //! As for other kinds of job ([`crate::jobs::reconcile`]), conditions are checked in a fixed order,
 //! and the reconcile stops at the first one that requires a write on which the later checks depend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,6 +132,25 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
+/// Copies labels or annotations of a pod of a group.
+///
+/// # Errors
+/// Another pod of the group has another value.
+fn copy_common<'a>(
+    copied: &mut BTreeMap<String, String>,
+    of_pod: impl Iterator<Item = (&'a String, &'a String)>,
+    what: &str,
+) -> Result<(), PlanError> {
+    for (key, value) in of_pod {
+        let known = copied.entry(key.clone()).or_insert_with(|| value.clone());
+        if known != value {
+            let message = format!("pods of a group must have the same value of {what} {key}: {known:?} and {value:?}");
+            return Err(PlanError::Unclear(message));
+        }
+    }
+    Ok(())
+}
+
 struct Reconcile<'a> {
     context: Context<'a>,
     namespace: &'a str,
@@ -245,23 +264,22 @@ impl Reconcile<'_> {
         sanitize(&mut pod_sets);
         let first = self.group.first();
         let uid = first.uid().unwrap_or_default();
-        let name = match super::group_name(first) {
+        let name = match super::group_name(first, self.context.gates) {
             Some(name) => name.to_owned(),
             None => naming::workload_name(&first.name_any(), &uid, &kind(), self.context.gates),
         };
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = Some(self.namespace.to_owned());
         workload.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
-        let integrations = &self.context.config.integrations;
+        let config = self.context.config;
+        let (copied_labels, copied_annotations) = (config.label_keys_to_copy(), config.annotations_to_copy());
         for pod in self.group.pods() {
-            for key in &integrations.label_keys_to_copy {
-                if let Some(value) = pod.labels().get(key) {
-                    workload.labels_mut().entry(key.clone()).or_insert_with(|| value.clone());
-                }
-            }
+            let of_pod = pod.labels().iter().filter(|(key, _)| copied_labels.contains(key.as_str()));
+            copy_common(workload.labels_mut(), of_pod, "label")?;
+            let of_pod = pod.annotations().iter().filter(|(key, _)| copied_annotations.contains(key.as_str()));
+            copy_common(workload.annotations_mut(), of_pod, "annotation")?;
             for (key, value) in pod.annotations() {
                 let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                    || integrations.annotations_to_copy.contains(key)
                     || key == SUBMITTED_BY_ANNOTATION
                     || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on(Gate::AdmissionGatedBy));
                 if copied {
@@ -368,6 +386,9 @@ impl Reconcile<'_> {
             self.requeue_scaled_up(workload);
             return Ok(());
         }
+        if self.rename_roles(&workload) {
+            return Ok(());
+        }
         let surplus = self.group.surplus(&workload);
         if !self.group.fits(&workload, &surplus.kept) {
             self.stop("NoMatchingWorkload", "No matching Workload", false);
@@ -425,6 +446,18 @@ impl Reconcile<'_> {
             self.report(PlannedEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
         }
         Ok(())
+    }
+
+    /// Gives waiting pods the names that the Workload has for their roles. Returns true if the plan
+    /// writes any pod.
+    fn rename_roles(&mut self, workload: &Workload) -> bool {
+        let misnamed = if self.group.is_group() { self.group.misnamed(workload) } else { Vec::new() };
+        for (pod, role) in &misnamed {
+            let mut pod = (***pod).clone();
+            pod.annotations_mut().insert(annotations::ROLE_HASH.to_owned(), (*role).to_owned());
+            self.plan.steps.push(Step::Patch(Box::new(pod)));
+        }
+        !misnamed.is_empty()
     }
 
     /// Handles a finished Workload, whose run has ended. Other pods may have been created under the
@@ -625,7 +658,7 @@ impl Reconcile<'_> {
     /// Handles an eviction: deletes the pods and releases the quota once none of them runs (§19.2).
     fn handle_eviction(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
-        self.stop("WorkloadEvicted", &evicted.message, false);
+        self.stop(&format!("WorkloadEvictedDueTo{}", evicted.reason), &evicted.message, false);
         if !self.group.is_active(self.context.gates)
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)

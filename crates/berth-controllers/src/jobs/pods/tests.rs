@@ -18,6 +18,7 @@ use crate::gates::{Gate, Gates};
 use crate::jobs::reconcile::Context;
 use crate::plan::{Plan, Step};
 use crate::stores::Stores;
+use crate::workload::status;
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the kind")
@@ -117,6 +118,124 @@ fn a_group_gets_its_workload_once_all_its_pods_exist() {
 }
 
 #[test]
+fn a_group_of_fast_admission_waits_for_one_replacement() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let fast = |name: &str, phase: &str| {
+        let mut pod = pod(name, "r", phase == "Pending", phase);
+        pod["metadata"]["annotations"][annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
+        pod
+    };
+    let waits = |pods: &[Value]| status_of(&world.reconcile(pods), conditions::WAITING_FOR_REPLACEMENT_PODS);
+    let some = "True/PodsFailed: Some Failed pods need replacement";
+    assert_eq!(waits(&[fast("a", "Failed")]).as_deref(), Some(some));
+    assert_eq!(waits(&[fast("a", "Failed"), fast("b", "Pending")]), None, "the second pod may come later");
+}
+
+#[test]
+fn a_preempted_workload_of_a_single_pod_is_not_requeued() {
+    let evicted = |group: bool, gates: &Gates| {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p"});
+        let annotations = if group { json!({annotations::IS_GROUP_WORKLOAD: "true"}) } else { json!({}) };
+        let condition = |type_: &str, reason: &str| {
+            json!({"type": type_, "status": "True", "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:30:00Z"})
+        };
+        let mut workload: Workload = read(json!({
+            "metadata": {"name": "w", "namespace": "ns", "ownerReferences": [owner], "annotations": annotations},
+            "spec": {"queueName": "q", "podSets": []},
+            "status": {"conditions": [condition("QuotaReserved", "QuotaReserved"), condition("Evicted", "Preempted")]}}));
+        status::release_after_eviction(&mut workload, gates, "2026-01-01T01:00:00Z".parse().expect("a timestamp"));
+        status::condition(&workload, conditions::REQUEUED).map(|it| it.status.clone())
+    };
+    let mut gates = Gates::default();
+    assert_eq!(evicted(false, &gates).as_deref(), Some("False"), "it ends with its pod");
+    assert_eq!(evicted(true, &gates).as_deref(), Some("True"));
+    gates.set(Gate::SkipReassignmentForPodOwnedWorkloads, false);
+    assert_eq!(evicted(false, &gates).as_deref(), Some("True"));
+}
+
+#[test]
+fn a_group_whose_pods_differ_in_a_copied_label_gets_no_workload() {
+    let mut world = World::new();
+    world.config.integrations.label_keys_to_copy = vec!["team".to_owned()];
+    let of_team = |name: &str, team: &str| {
+        let mut pod = pod(name, "x", true, "Pending");
+        pod["metadata"]["labels"]["team"] = json!(team);
+        pod
+    };
+    let plan = world.reconcile(&[of_team("a", "red"), of_team("b", "blue")]);
+    let [Step::EventAbout(_, event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let expected = r#"pods of a group must have the same value of label team: "red" and "blue""#;
+    assert_eq!(event.message, expected);
+    // A pod without the label is no contradiction.
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending"), of_team("b", "blue")]);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(workload.labels()["team"], "blue");
+}
+
+#[test]
+fn pods_have_the_index_label_of_kueue_for_their_ranks() {
+    let world = World::new();
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending"), pod("b", "x", true, "Pending")]);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    let request = workload.spec.pod_sets[0].topology_request.as_ref().expect("a request");
+    assert_eq!(request.pod_index_label.as_deref(), Some(labels::POD_GROUP_POD_INDEX));
+    let mut gates = Gates::default();
+    gates.set(Gate::TopologyAwareScheduling, false);
+    let plan = world.reconcile_with(&[pod("a", "x", true, "Pending"), pod("b", "x", true, "Pending")], &gates);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(workload.spec.pod_sets[0].topology_request, None);
+}
+
+/// A group's admitted Workload whose pod set has this name, and the spec of pod `c`.
+fn workload_of_role(world: &World, role: &str) {
+    let owners = ["a", "b"].map(|name| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name}));
+    let conditions = ADMITTED.map(|(type_, reason)| {
+        json!({"type": type_, "status": "True", "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:30:00Z"})
+    });
+    world.stores.workloads.observe(read::<Workload>(json!({
+        "metadata": {"name": "g", "namespace": "ns", "ownerReferences": owners,
+            "annotations": {annotations::IS_GROUP_WORKLOAD: "true"}},
+        "spec": {"queueName": "q", "podSets": [
+            {"name": role, "count": 2, "template": {"spec": {"containers": [{"name": "c"}]}}}]},
+        "status": {"conditions": conditions, "admission": {"clusterQueue": "cq", "podSetAssignments": [
+            {"name": role, "count": 2, "flavors": {"cpu": "f"}}]}}})));
+}
+
+#[test]
+fn a_replacement_joins_the_role_of_a_group_from_before_an_upgrade() {
+    let world = World::new();
+    workload_of_role(&world, "0123abcd");
+    let running = pod("a", "0123abcd", false, "Running");
+    // The webhook of this version names the same role differently.
+    let replacement = pod("c", "7aa6c7b8", true, "Pending");
+    let plan = world.reconcile(&[running.clone(), replacement]);
+    let renamed = patched(&plan);
+    assert_eq!(renamed.len(), 1, "{:?}", plan.steps);
+    assert_eq!(renamed[0].annotations()[annotations::ROLE_HASH], "0123abcd");
+    assert!(group::is_gated(renamed[0]), "it starts in the next step");
+    assert_eq!((plan.steps.len(), deleted(&plan)), (1, Vec::new()), "the group stays");
+    let plan = world.reconcile(&[running, pod("c", "0123abcd", true, "Pending")]);
+    assert!(patched(&plan).iter().any(|pod| pod.name_any() == "c" && !group::is_gated(pod)), "{:?}", plan.steps);
+}
+
+#[test]
+fn a_pod_of_another_shape_or_of_a_named_role_does_not_join_a_role() {
+    for (role, cpu) in [("7aa6c7b8", "1"), ("driver", "")] {
+        let world = World::new();
+        workload_of_role(&world, "0123abcd");
+        let mut other = pod("c", role, true, "Pending");
+        if !cpu.is_empty() {
+            other["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+        }
+        let plan = world.reconcile(&[pod("a", "0123abcd", false, "Running"), other]);
+        assert_eq!(deleted(&plan), ["a"], "{role}: the group does not match its Workload");
+    }
+}
+
+#[test]
 fn an_admitted_group_starts_with_the_additions_of_its_flavor() {
     let world = World::new();
     world.with_workload(&ADMITTED);
@@ -141,7 +260,11 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
     let marked = plan.steps.iter().any(|step| {
         let Step::PatchStatus(pod) = step else { return false };
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|it| it.type_ == "TerminationTarget" && it.message.as_deref() == Some("why"))
+        conditions.into_iter().any(|it| {
+            it.type_ == "TerminationTarget"
+                && it.reason.as_deref() == Some("WorkloadEvictedDueToPreempted")
+                && it.message.as_deref() == Some("why")
+        })
     });
     assert!(marked, "{:?}", plan.steps);
     assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED), None, "its pods still run");
