@@ -1,4 +1,7 @@
-//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names and CSV.
+//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names, JSONPath and
+//! CSV.
+
+use std::str::FromStr;
 
 use anyhow::Context;
 use berth_apimachinery::printed::Table;
@@ -6,9 +9,10 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::install;
+use crate::template::Template;
 
 /// Output format of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Format {
     /// A table.
     Table,
@@ -22,6 +26,36 @@ pub enum Format {
     Name,
     /// All columns as CSV.
     Csv,
+    /// A JSONPath template of the JSON object, as for kubectl.
+    JsonPath(Template),
+    /// The values of a JSONPath template as a JSON array.
+    JsonPathAsJson(Template),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value))) {
+            ("table", None) => Self::Table,
+            ("wide", None) => Self::Wide,
+            ("json", None) => Self::Json,
+            ("yaml", None) => Self::Yaml,
+            ("name", None) => Self::Name,
+            ("csv", None) => Self::Csv,
+            ("jsonpath", Some(template)) => Self::JsonPath(Template::parse(template)?),
+            ("jsonpath-as-json", Some(template)) => Self::JsonPathAsJson(Template::parse(template)?),
+            ("jsonpath-file", Some(file)) => {
+                let template = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+                Self::JsonPath(Template::parse(&template)?)
+            }
+            _ => {
+                let formats = "table, wide, json, yaml, name, csv, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or \
+                               jsonpath-file=FILE";
+                return Err(format!("expected {formats}"));
+            }
+        })
+    }
 }
 
 /// Output format of a text about one object.
@@ -68,14 +102,28 @@ impl Listing {
     ///
     /// # Errors
     /// The list cannot be written in this format.
-    pub fn render(&self, format: Format) -> anyhow::Result<String> {
+    pub fn render(&self, format: &Format) -> anyhow::Result<String> {
+        self.render_with(format, &|| json!({ "items": self.items }))
+    }
+
+    /// The only object of a list as text.
+    ///
+    /// # Errors
+    /// The object cannot be written in this format.
+    pub fn render_one(&self, format: &Format) -> anyhow::Result<String> {
+        self.render_with(format, &|| self.items.first().cloned().unwrap_or_default())
+    }
+
+    fn render_with(&self, format: &Format, value: &dyn Fn() -> Value) -> anyhow::Result<String> {
         match format {
             Format::Table => Ok(self.table(false).render()),
             Format::Wide => Ok(self.table(true).render()),
             Format::Csv => csv_text(&self.table(true)),
             Format::Name => Ok(self.names.iter().map(|name| format!("{name}\n")).collect()),
-            Format::Json => Ok(format!("{:#}\n", json!({ "items": self.items }))),
-            Format::Yaml => install::yaml(&json!({ "items": self.items })),
+            Format::Json => Ok(format!("{:#}\n", value())),
+            Format::Yaml => install::yaml(&value()),
+            Format::JsonPath(template) => Ok(template.render(&value())),
+            Format::JsonPathAsJson(template) => Ok(format!("{:#}\n", Value::Array(template.values(&value())))),
         }
     }
 
@@ -118,12 +166,25 @@ mod tests {
             names: vec!["job.batch/a".to_owned()],
             items: vec![json!({"name": "a"})],
         };
-        let text = |format: Format| listing.render(format).expect("text");
+        let text = |format: Format| listing.render(&format).expect("text");
         assert_eq!(text(Format::Table), "NAME\na,b\n");
         assert_eq!(text(Format::Wide), "NAME   LOCAL QUEUE\na,b    main\n");
         assert_eq!(text(Format::Csv), "name,local_queue\n\"a,b\",main\n");
         assert_eq!(text(Format::Name), "job.batch/a\n");
         assert_eq!(text(Format::Json), "{\n  \"items\": [\n    {\n      \"name\": \"a\"\n    }\n  ]\n}\n");
         assert!(text(Format::Yaml).starts_with("items:\n"), "{}", text(Format::Yaml));
+        let parsed = |text: &str| text.parse::<Format>().expect(text);
+        assert_eq!(text(parsed("jsonpath={.items[*].name}")), "a");
+        assert_eq!(text(parsed("jsonpath-as-json={.items[*].name}")), "[\n  \"a\"\n]\n");
+        assert_eq!(listing.render_one(&parsed("jsonpath={.name}")).expect("text"), "a");
+    }
+
+    #[test]
+    fn an_unknown_format_names_the_known_ones() {
+        for wrong in ["xml", "json=x", "jsonpath", ""] {
+            assert!(wrong.parse::<Format>().expect_err(wrong).starts_with("expected table, wide, json"), "{wrong}");
+        }
+        assert!("jsonpath={.a".parse::<Format>().expect_err("no template").contains("the brace is not closed"));
+        assert!("jsonpath-file=/none".parse::<Format>().expect_err("no file").starts_with("/none: "));
     }
 }

@@ -21,12 +21,15 @@ mod image;
 mod install;
 mod job_name;
 mod journal;
+mod kueuectl;
 mod listing;
+mod manual;
 mod node;
 mod node_health;
 mod objects;
 mod run;
 mod team;
+mod template;
 mod time;
 mod top;
 mod unqueued;
@@ -37,7 +40,7 @@ use std::process::ExitCode;
 
 use batch::control::Change;
 use berth_process::process;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
 /// and this allocator is faster than the system's.
@@ -116,6 +119,35 @@ enum Command {
     Requeue(batch::control::Options),
     /// Cancel jobs: they are stopped and deleted.
     Cancel(batch::control::Options),
+    /// List queues, workloads, flavors or the pods of a job, with kueuectl's filters and columns.
+    #[command(subcommand)]
+    List(kueuectl::list::List),
+    /// Create a ClusterQueue, LocalQueue or ResourceFlavor.
+    #[command(subcommand)]
+    Create(kueuectl::create::Create),
+    /// Put a queue or Workload on hold.
+    #[command(subcommand)]
+    Stop(kueuectl::stop::Stop),
+    /// Resume a queue or Workload that was put on hold.
+    #[command(subcommand)]
+    Resume(kueuectl::stop::Resume),
+    /// Delete Workloads with their jobs, or other objects with kubectl.
+    #[command(subcommand)]
+    Delete(kueuectl::delete::Delete),
+    /// Run kubectl get.
+    Get(kueuectl::kubectl::Arguments),
+    /// Run kubectl describe.
+    Describe(kueuectl::kubectl::Arguments),
+    /// Run kubectl edit.
+    Edit(kueuectl::kubectl::Arguments),
+    /// Run kubectl patch.
+    Patch(kueuectl::kubectl::Arguments),
+    /// Print the version of berth and the images of the cluster's controllers.
+    Version(kueuectl::VersionOptions),
+    /// Print a script that completes berth's commands in a shell.
+    Completion(manual::CompletionOptions),
+    /// Print the manual page of berth, or write a page for each command.
+    Man(manual::ManOptions),
     /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
@@ -136,7 +168,13 @@ fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
-    let command = Cli::parse().command;
+    let arguments: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
+    if let Some(words) = manual::kubectl_completions(&arguments, &Cli::command()) {
+        return report(Ok(words)).unwrap_or(ExitCode::FAILURE);
+    }
+    let name = manual::usage_name(arguments.first().map_or("", String::as_str));
+    let matches = Cli::command().bin_name(name).get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // A component in its own process logs its progress by default.
     let level = match command {
         Command::Controller(_) | Command::Cluster(_) => "warn,berth=info",
@@ -179,6 +217,18 @@ fn main() -> ExitCode {
         Command::Release(options) => batch::control::main(&options, Change::Release),
         Command::Requeue(options) => batch::control::main(&options, Change::Requeue),
         Command::Cancel(options) => batch::control::main(&options, Change::Cancel),
+        Command::List(list) => kueuectl::list::main(&list),
+        Command::Create(create) => kueuectl::create::main(&create),
+        Command::Stop(stop) => kueuectl::stop::stop(&stop),
+        Command::Resume(resume) => kueuectl::stop::resume(&resume),
+        Command::Delete(delete) => kueuectl::delete::main(&delete),
+        Command::Get(arguments) => kueuectl::kubectl::run("get", &arguments),
+        Command::Describe(arguments) => kueuectl::kubectl::run("describe", &arguments),
+        Command::Edit(arguments) => kueuectl::kubectl::run("edit", &arguments),
+        Command::Patch(arguments) => kueuectl::kubectl::run("patch", &arguments),
+        Command::Version(options) => kueuectl::version(&options),
+        Command::Completion(options) => manual::completion(&options, Cli::command()),
+        Command::Man(options) => manual::man(&options, Cli::command()),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

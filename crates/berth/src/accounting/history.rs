@@ -19,6 +19,7 @@ use serde_json::json;
 use super::{each_stay, request_error};
 use crate::component::connect::{self, ConnectOptions};
 use crate::job_name::JobName;
+use crate::kueuectl::pods::is_job_label;
 use crate::listing::TextFormat;
 use crate::process;
 
@@ -133,7 +134,7 @@ async fn pods(client: &Client, history: &WorkloadHistory) -> String {
     let is_of_job = |pod: &&Pod| {
         pod.owner_references().iter().any(|owner| owner.name == job.name && owner.kind == job.kind)
             || (pod.name_any() == job.name && job.kind == "Pod")
-            || pod.labels().iter().any(|(key, value)| *value == job.name && JOB_LABELS.contains(&key.as_str()))
+            || pod.labels().iter().any(|(key, value)| *value == job.name && is_job_label(key))
     };
     let row = |pod: &Pod| {
         let status = pod.status.as_ref();
@@ -152,12 +153,3 @@ async fn pods(client: &Client, history: &WorkloadHistory) -> String {
     let columns = ["POD", "PHASE", "NODE", "STARTED"].map(str::to_owned).to_vec();
     format!("\n{}", Table { columns, rows }.render())
 }
-
-/// Labels with the name of a job, on pods that another object of the job owns.
-const JOB_LABELS: [&str; 5] = [
-    "jobset.sigs.k8s.io/jobset-name",
-    "training.kubeflow.org/job-name",
-    "ray.io/cluster",
-    "leaderworkerset.sigs.k8s.io/name",
-    "workload.codeflare.dev/appwrapper",
-];

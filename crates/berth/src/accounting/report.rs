@@ -15,13 +15,13 @@ use berth_foresight::command;
 use berth_foresight::policy::{Prices, unit_name};
 use berth_foresight::report::{number, percent};
 use berth_runtime::Clock;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::{PeriodOptions, each_stay, prices, request_error};
 use crate::component::connect::{self, ConnectOptions};
-use crate::listing::csv_text;
+use crate::listing::{Format, Listing, csv_text};
 use crate::{foresee, process};
 
 /// Options of `berth usage`.
@@ -43,18 +43,12 @@ pub struct Options {
     /// journals of several replicas. Only stays that have ended are known.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
-    /// Output format: a table, CSV with a row per group, flavor and resource, or JSON.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    /// Output format: table, csv with a row per group, flavor and resource, json, yaml, name or
+    /// jsonpath=TEMPLATE.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
     #[command(flatten)]
     connect: ConnectOptions,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Csv,
-    Json,
 }
 
 /// Prints the report.
@@ -65,10 +59,14 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
             false => (of_journals(options)?, given),
             true => of_cluster(options, given).await?,
         };
-        let text = match options.output {
-            Output::Table => table(&report, &prices),
-            Output::Csv => csv_text(&rows(&report, &prices))?,
-            Output::Json => format!("{:#}\n", with_cost(&report, &prices)),
+        let text = match &options.output {
+            Format::Table | Format::Wide => table(&report, &prices),
+            Format::Csv => csv_text(&rows(&report, &prices))?,
+            format => {
+                let names = report.groups.iter().map(|group| group.name.clone()).collect();
+                let items = vec![with_cost(&report, &prices)];
+                Listing { names, items, ..Listing::default() }.render_one(format)?
+            }
         };
         process::print(&text)?;
         Ok(ExitCode::SUCCESS)

@@ -37,8 +37,8 @@ pub struct Filter {
     /// Only jobs in one of these states, such as Waiting, Running or Failed.
     #[arg(short, long, value_delimiter = ',')]
     state: Vec<String>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
     place: Place,
@@ -98,7 +98,7 @@ pub fn queue(options: &QueueOptions) -> anyhow::Result<ExitCode> {
         let (mut stays, now) = filter.stays(&client, &namespace, &query).await?;
         stays.retain(|stay| stay.ended.is_none());
         let starts = if options.start { foresee::starts(&client).await? } else { BTreeMap::new() };
-        process::print(&queue_list(&stays, now, options.start.then_some(&starts)).render(filter.output)?)?;
+        process::print(&queue_list(&stays, now, options.start.then_some(&starts)).render(&filter.output)?)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -110,7 +110,7 @@ pub fn jobs(options: &JobsOptions) -> anyhow::Result<ExitCode> {
         let (client, namespace) = filter.place.open().await?;
         let query = options.period.query(foresee::now(&client).await?)?;
         let (stays, now) = filter.stays(&client, &namespace, &query).await?;
-        process::print(&jobs_list(&stays, now).render(filter.output)?)?;
+        process::print(&jobs_list(&stays, now).render(&filter.output)?)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn rows(listing: &Listing) -> Vec<Vec<String>> {
-        let text = listing.render(Format::Table).expect("text");
+        let text = listing.render(&Format::Table).expect("text");
         text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     }
 

@@ -32,8 +32,8 @@ pub struct Options {
     /// Only nodes with these labels, as for kubectl.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -55,7 +55,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(in_words("pods", error)),
         };
         let now = foresee::now(&client).await?;
-        process::print(&listing(&nodes.items, pods.as_deref(), now).render(options.output)?)?;
+        process::print(&listing(&nodes.items, pods.as_deref(), now).render(&options.output)?)?;
         Ok(ExitCode::SUCCESS)
     })
 }

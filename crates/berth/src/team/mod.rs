@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use berth_apimachinery::names::{is_dns1123_label, is_label_value, is_qualified_name};
 use clap::{Args, Subcommand, ValueEnum};
 
-pub use cluster::in_words;
+pub use cluster::{in_words, title};
 
 use crate::process;
 

@@ -21,6 +21,8 @@ mod install;
 mod killed_leaders;
 mod kubectl;
 mod kubeflow;
+mod kueuectl;
+mod manual;
 mod memory;
 mod mlbatch;
 mod mlbatch_programs;

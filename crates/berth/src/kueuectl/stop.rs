@@ -1,0 +1,161 @@
+//! `berth stop` and `berth resume`: queues and workloads on hold.
+
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use berth_api::kueue::v1beta2::{ClusterQueue, LocalQueue, Workload};
+use clap::{Args, Subcommand};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::written::{DryRun, Written};
+use crate::batch::Place;
+use crate::process;
+use crate::team::in_words;
+
+/// The kinds that `berth stop` stops.
+#[derive(Subcommand)]
+pub enum Stop {
+    /// Hold a ClusterQueue: nothing is admitted.
+    #[command(name = "clusterqueue", alias = "cq")]
+    ClusterQueue(StopOptions),
+    /// Hold a LocalQueue: nothing is admitted.
+    #[command(name = "localqueue", alias = "lq")]
+    LocalQueue(StopOptions),
+    /// Hold a Workload. If it runs, it is stopped and queued again when it is resumed.
+    #[command(name = "workload", aliases = ["wl", "kwl", "kueueworkload", "kueueworkloads"])]
+    Workload(NameOptions),
+}
+
+/// The kinds that `berth resume` resumes.
+#[derive(Subcommand)]
+pub enum Resume {
+    /// Resume a ClusterQueue.
+    #[command(name = "clusterqueue", alias = "cq")]
+    ClusterQueue(NameOptions),
+    /// Resume a LocalQueue.
+    #[command(name = "localqueue", alias = "lq")]
+    LocalQueue(NameOptions),
+    /// Resume a Workload.
+    #[command(name = "workload", aliases = ["wl", "kwl", "kueueworkload", "kueueworkloads"])]
+    Workload(NameOptions),
+}
+
+/// Options of queues to stop.
+#[derive(Args)]
+pub struct StopOptions {
+    /// Workloads that run continue. Without this option, they are evicted.
+    #[arg(long)]
+    keep_already_running: bool,
+    #[command(flatten)]
+    of: NameOptions,
+}
+
+/// Options of an object to stop or resume.
+#[derive(Args)]
+pub struct NameOptions {
+    name: String,
+    #[command(flatten)]
+    written: Written,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A change of one object.
+struct Change<'a> {
+    resource: ApiResource,
+    is_namespaced: bool,
+    options: &'a NameOptions,
+    spec: Value,
+    done: &'static str,
+}
+
+/// Puts an object on hold.
+pub fn stop(stop: &Stop) -> anyhow::Result<ExitCode> {
+    let policy = |options: &StopOptions| {
+        let policy = if options.keep_already_running { "Hold" } else { "HoldAndDrain" };
+        json!({"stopPolicy": policy})
+    };
+    let done = "stopped";
+    apply(match stop {
+        Stop::ClusterQueue(it) => Change {
+            resource: ApiResource::erase::<ClusterQueue>(&()),
+            is_namespaced: false,
+            options: &it.of,
+            spec: policy(it),
+            done,
+        },
+        Stop::LocalQueue(it) => Change {
+            resource: ApiResource::erase::<LocalQueue>(&()),
+            is_namespaced: true,
+            options: &it.of,
+            spec: policy(it),
+            done,
+        },
+        Stop::Workload(options) => Change {
+            resource: ApiResource::erase::<Workload>(&()),
+            is_namespaced: true,
+            options,
+            spec: json!({"active": false}),
+            done,
+        },
+    })
+}
+
+/// Ends the hold of an object.
+pub fn resume(resume: &Resume) -> anyhow::Result<ExitCode> {
+    let done = "resumed";
+    let none = json!({"stopPolicy": "None"});
+    apply(match resume {
+        Resume::ClusterQueue(options) => Change {
+            resource: ApiResource::erase::<ClusterQueue>(&()),
+            is_namespaced: false,
+            options,
+            spec: none,
+            done,
+        },
+        Resume::LocalQueue(options) => {
+            Change { resource: ApiResource::erase::<LocalQueue>(&()), is_namespaced: true, options, spec: none, done }
+        }
+        Resume::Workload(options) => Change {
+            resource: ApiResource::erase::<Workload>(&()),
+            is_namespaced: true,
+            options,
+            spec: json!({"active": true}),
+            done,
+        },
+    })
+}
+
+fn apply(change: Change<'_>) -> anyhow::Result<ExitCode> {
+    process::run(async {
+        let Change { resource, is_namespaced, options, spec, done } = change;
+        let (client, namespace) = options.place.open().await?;
+        let api: Api<DynamicObject> = match is_namespaced {
+            true => Api::namespaced_with(client, &namespace, &resource),
+            false => Api::all_with(client, &resource),
+        };
+        let failed = |error| in_words(&resource.plural, error);
+        let found = api.get_opt(&options.name).await.map_err(failed)?;
+        let place = if is_namespaced { format!(" in namespace {namespace}") } else { String::new() };
+        let found = found.ok_or_else(|| anyhow!("{} {} does not exist{place}", resource.kind, options.name))?;
+        let mut object = match options.written.dry_run {
+            DryRun::Client => {
+                let mut changed = found;
+                for (field, value) in spec.as_object().into_iter().flatten() {
+                    changed.data["spec"][field] = value.clone();
+                }
+                changed
+            }
+            dry_run => {
+                let params = PatchParams { dry_run: dry_run == DryRun::Server, ..PatchParams::default() };
+                let patch = Patch::Merge(json!({"spec": spec}));
+                api.patch(&options.name, &params, &patch).await.map_err(failed)?
+            }
+        };
+        object.metadata.managed_fields = None;
+        process::print(&options.written.text(&serde_json::to_value(object)?, done)?)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
