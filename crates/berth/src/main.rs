@@ -23,7 +23,7 @@ mod journal;
 mod listing;
 mod node;
 mod node_health;
-mod objects;
+mod page;
 mod run;
 mod team;
 mod time;
