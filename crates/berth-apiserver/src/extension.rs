@@ -1,13 +1,14 @@
 //! API groups that other code in this process serves. In other clusters, an aggregated API server
-//! would serve such a group. The groups are read-only. Requests for them are authorized like all
-//! requests.
+//! would serve such a group. The groups store nothing: what a client creates is a question, and the
+//! response is the answer. Requests for them are authorized like all requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
+use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::{self, Column};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::discovery::{encoded, group_version, in_accepted};
@@ -26,6 +27,12 @@ pub trait Extension: Send + Sync {
     /// the verb, for an authorized user. The error is the response's Status. The implementation may
     /// call the API server, because the waiting request holds no lane.
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a>;
+    /// Responds to `create` of resources that have the verb, for an authorized user: answers the
+    /// question in the request's body, and stores nothing.
+    fn create<'a>(&'a self, asked: Asked<'a>, _body: &'a [u8]) -> Answer<'a> {
+        let resource = GroupResource::new(self.group(), &asked.info.resource);
+        Box::pin(std::future::ready(Err(Status::method_not_supported(&resource, &asked.info.verb))))
+    }
     /// Columns of the resource's Table. Resources without columns are sent as objects only.
     fn columns(&self, _resource: &str) -> Vec<Column> {
         Vec::new()
@@ -76,6 +83,7 @@ pub async fn answer(
     extension: &dyn Extension,
     asked: Asked<'_>,
     headers: &HeaderMap,
+    body: &[u8],
 ) -> Result<Response<Body>, Status> {
     let Asked { info, .. } = asked;
     let accept = &accept_header(headers);
@@ -93,10 +101,10 @@ pub async fn answer(
         [version] => json!({"kind": "APIResourceList", "apiVersion": "v1",
             "groupVersion": group_version(group, version), "resources": extension.resources()}),
         _ if info.verb != "get" && !has_verb(extension, info) => {
-            let resource = berth_apimachinery::meta::GroupResource::new(group, &info.resource);
+            let resource = GroupResource::new(group, &info.resource);
             return Err(Status::method_not_supported(&resource, &info.verb));
         }
-        _ => return objects(extension, asked, accept).await,
+        _ => return objects(extension, asked, accept, body).await,
     };
     Ok(in_accepted(accept, &document))
 }
@@ -114,11 +122,21 @@ fn has_verb(extension: &dyn Extension, info: &RequestInfo) -> bool {
 }
 
 /// The response with objects: unchanged, as a Table, or only their metadata.
-async fn objects(extension: &dyn Extension, asked: Asked<'_>, accept: &str) -> Result<Response<Body>, Status> {
+async fn objects(
+    extension: &dyn Extension,
+    asked: Asked<'_>,
+    accept: &str,
+    body: &[u8],
+) -> Result<Response<Body>, Status> {
     let resource = asked.info.resource.as_str();
     let columns = extension.columns(resource);
     let about = About { custom: true, watch: false, table: !columns.is_empty() };
     let negotiated = accept_form(accept, about)?;
+    if asked.info.verb == "create" {
+        let mut created = encoded(negotiated.encoding, &extension.create(asked, body).await?);
+        *created.status_mut() = StatusCode::CREATED;
+        return Ok(created);
+    }
     let document = extension.get(asked).await?;
     let items: &[Value] = match document["items"].as_array() {
         Some(items) => items,

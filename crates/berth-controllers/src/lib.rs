@@ -65,6 +65,10 @@ pub struct Installed {
     pub decisions: Decisions,
     /// Figures of the work of all controllers of the manager.
     pub work: Work,
+    /// The configuration that decides.
+    pub config: Arc<Config>,
+    /// The client of the controllers.
+    pub client: kube::Client,
 }
 
 impl Installed {
@@ -134,7 +138,8 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     let visibility = visibility::Visibility::new(scheduler.state, stores.workloads.clone());
     let decisions = decisions.clone();
     let (kinds, work) = (manager.kinds(), manager.work());
-    Installed { metrics, explain, visibility, stores, kinds, decisions, work }
+    let client = manager.client();
+    Installed { metrics, explain, visibility, stores, kinds, decisions, work, config, client }
 }
 
 /// The caches of all kinds that the configuration needs. Controllers keep clones of them, so they

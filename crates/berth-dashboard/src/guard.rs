@@ -4,7 +4,9 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+
+use crate::layout::{TEXT, answer};
 
 /// Accepted host names.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,20 @@ impl Hosts {
         self.accept_name(without_port(host))
     }
 
+    /// The response to a request with another host name, or that another web site sends.
+    pub fn reject<B>(&self, request: &Request<B>) -> Option<Response<String>> {
+        if !self.accept(request.uri(), request.headers()) {
+            let message = "The pages do not accept this host name. Use localhost or an IP address, or allow the name \
+                           with --host.\n";
+            return Some(answer(StatusCode::MISDIRECTED_REQUEST, TEXT, message.to_owned()));
+        }
+        if !is_own(request) {
+            let message = "The pages accept no requests of other web sites.\n";
+            return Some(answer(StatusCode::FORBIDDEN, TEXT, message.to_owned()));
+        }
+        None
+    }
+
     fn accept_name(&self, name: &str) -> bool {
         let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
         match bare.parse::<IpAddr>() {
@@ -41,6 +57,23 @@ impl Hosts {
                 is("localhost") || self.names.iter().any(|known| is(known))
             }
         }
+    }
+}
+
+/// True unless another web site sends the request. A link from elsewhere may open a page, and nothing
+/// else: `Origin` and `Sec-Fetch-Site` are headers that browsers send and web sites cannot change.
+fn is_own<B>(request: &Request<B>) -> bool {
+    let text = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let host = text("host").or_else(|| request.uri().authority().map(|it| it.as_str())).unwrap_or_default();
+    if let Some(origin) = text("origin") {
+        let named = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        if !named.is_some_and(|named| named.eq_ignore_ascii_case(host)) {
+            return false;
+        }
+    }
+    match text("sec-fetch-site") {
+        None | Some("same-origin" | "none") => true,
+        Some(_) => request.method() == Method::GET && text("sec-fetch-mode") == Some("navigate"),
     }
 }
 
@@ -92,5 +125,24 @@ mod tests {
         let hosts = Hosts { beyond_loopback: true, names: vec!["batch.example".to_owned()] };
         assert!(accepts(&hosts, "192.168.1.5:8080") && accepts(&hosts, "Batch.example:80"));
         assert!(!accepts(&hosts, "evil.example"));
+    }
+
+    #[test]
+    fn requests_of_other_sites_are_rejected_except_links() {
+        let check = |method: Method, headers: &[(&str, &str)]| {
+            let mut request = Request::builder().method(method).uri("/live").header("host", "localhost:8080");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            is_own(&request.body(()).expect("a request"))
+        };
+        assert!(check(Method::GET, &[]));
+        assert!(check(Method::POST, &[("origin", "http://localhost:8080"), ("sec-fetch-site", "same-origin")]));
+        assert!(check(Method::GET, &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]));
+        assert!(!check(Method::GET, &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors")]));
+        assert!(!check(Method::POST, &[("sec-fetch-site", "same-site"), ("sec-fetch-mode", "navigate")]));
+        for origin in ["http://evil.example", "null", "http://localhost:8080.evil.example"] {
+            assert!(!check(Method::POST, &[("origin", origin)]), "{origin}");
+        }
     }
 }

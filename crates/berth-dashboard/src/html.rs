@@ -110,6 +110,15 @@ impl Href {
         Href(if text.is_empty() { "/".to_owned() } else { text })
     }
 
+    /// The link with these parameters, which are encoded already.
+    pub fn with_query(mut self, query: &str) -> Self {
+        if !query.is_empty() {
+            self.0.push(if self.0.contains('?') { '&' } else { '?' });
+            self.0.push_str(query);
+        }
+        self
+    }
+
     /// The link with one more parameter.
     pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
         self.0.push(if self.0.contains('?') { '&' } else { '?' });

@@ -6,16 +6,36 @@ use http::{HeaderValue, Response, StatusCode, header};
 use crate::html::{Href, Html};
 use crate::tree::Figures;
 
-/// Interval in seconds at which a page reloads itself.
+/// Interval in seconds at which a page reloads itself in browsers without scripts.
 const REFRESH_SECONDS: u32 = 10;
 
 /// The style sheet. It is a separate file, because the content security policy allows no inline
 /// styles.
 pub const STYLE: &str = include_str!("style.css");
 
-/// Allows the style sheet, and forms that lead to these pages. No page has a script.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; \
-                                       frame-ancestors 'none'";
+/// The script, which keeps pages up to date and reacts to keys. Every page works without it.
+pub const SCRIPT: &str = include_str!("script.js");
+
+/// Allows the style sheet, the script and its requests, and forms that lead to these pages.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+                                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Start and end of the part of a page that changes.
+const CONTENT: (&str, &str) = ("<main id=\"content\" tabindex=\"-1\">", "</main>");
+
+/// The sections: address, name, and the key that leads there after `g`.
+const SECTIONS: [(&str, &str, &str); 7] = [
+    ("/", "Queues", "q"),
+    ("/jobs", "Jobs", "j"),
+    ("/nodes", "Nodes", "n"),
+    ("/preemptions", "Preemptions", "p"),
+    ("/provisioning", "Provisioning", "r"),
+    ("/usage", "Usage", "u"),
+    ("/what-if", "What if", "w"),
+];
+
+/// Media type of plain text.
+pub const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Title and address of a page.
 pub struct Frame<'a> {
@@ -23,8 +43,19 @@ pub struct Frame<'a> {
     pub title: &'a str,
     /// Address of the page, for reloads.
     pub here: Href,
-    /// True if the page reloads itself.
+    /// True if the page updates itself.
     pub refresh: bool,
+    /// Name of the reader, if it is known.
+    pub session: &'a Session,
+}
+
+/// The reader of the pages.
+#[derive(Clone, Debug, Default)]
+pub struct Session {
+    /// The name to show; `None` if the pages have one reader.
+    pub user: Option<String>,
+    /// True if the reader logged in on these pages.
+    pub can_log_out: bool,
 }
 
 /// A page around its content.
@@ -34,26 +65,91 @@ pub fn page(code: StatusCode, frame: &Frame<'_>, content: impl FnOnce(&mut Html)
     html.markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     html.markup("<meta name=\"color-scheme\" content=\"light dark\">");
     if frame.refresh {
-        html.open("meta", &[("http-equiv", &"refresh"), ("content", &REFRESH_SECONDS)]);
+        html.class("noscript", "", |html| {
+            html.open("meta", &[("http-equiv", &"refresh"), ("content", &REFRESH_SECONDS)]);
+        });
     }
     html.line("title", "", format_args!("{} · Berth", frame.title));
-    html.markup("<link rel=\"stylesheet\" href=\"/style.css\"></head><body>");
+    html.markup("<link rel=\"stylesheet\" href=\"/style.css\">");
+    html.markup("<script src=\"/script.js\" defer></script></head>");
+    html.element("body", &[("data-live", &frame.refresh)], |html| {
+        html.markup("<a class=\"skip\" href=\"#content\">Skip to content</a>");
+        header(html, frame);
+        html.markup(CONTENT.0);
+        content(html);
+        html.markup(CONTENT.1);
+        keys(html);
+    });
+    html.markup("</html>\n");
+    answer(code, "text/html; charset=utf-8", html.into_string())
+}
+
+fn header(html: &mut Html, frame: &Frame<'_>) {
     html.class("header", "", |html| {
         html.markup("<a class=\"brand\" href=\"/\">Berth</a>");
-        html.markup("<form action=\"/find\"><input name=\"what\" aria-label=\"Job or workload\" ");
+        html.element("nav", &[("aria-label", &"Sections")], |html| {
+            let here = frame.here.to_string();
+            let here = here.split('?').next().unwrap_or_default();
+            for (path, name, key) in SECTIONS {
+                let is_here = here == path || (path == "/jobs" && here.starts_with("/workloads/"));
+                let is_here = is_here || (path == "/" && here.starts_with("/queues/"));
+                let mut attributes: Vec<(&'static str, &dyn std::fmt::Display)> =
+                    vec![("href", &path), ("data-key", &key)];
+                if is_here {
+                    attributes.push(("aria-current", &"page"));
+                }
+                html.element("a", &attributes, |html| html.text(name));
+            }
+        });
+        html.markup("<form action=\"/find\" role=\"search\"><input name=\"what\" aria-label=\"Job or workload\" ");
         html.markup("placeholder=\"namespace/job\" autocomplete=\"off\" spellcheck=\"false\">");
-        html.markup("<button>Explain</button></form>");
-        if frame.refresh {
-            html.element("a", &[("class", &"quiet"), ("href", &frame.here.clone().with("refresh", "off"))], |html| {
-                html.text("Pause");
-            });
-        } else {
-            html.element("a", &[("class", &"quiet"), ("href", &frame.here)], |html| html.text("Resume"));
-        }
+        html.markup("<button>Open</button></form>");
+        html.class("span", "tools", |html| {
+            html.markup("<span id=\"live\" class=\"quiet\" role=\"status\"></span>");
+            let (text, to) = match frame.refresh {
+                true => ("Pause", frame.here.clone().with("refresh", "off")),
+                false => ("Resume", frame.here.clone()),
+            };
+            html.element("a", &[("class", &"quiet"), ("id", &"pause"), ("href", &to)], |html| html.text(text));
+            if let Some(user) = &frame.session.user {
+                html.line("span", "user", user);
+            }
+            if frame.session.can_log_out {
+                html.markup("<form action=\"/logout\" method=\"post\"><button>Log out</button></form>");
+            }
+        });
     });
-    html.class("main", "", content);
-    html.markup("</body></html>\n");
-    answer(code, "text/html; charset=utf-8", html.into_string())
+}
+
+/// The keys, shown by `?`.
+fn keys(html: &mut Html) {
+    html.markup("<dialog id=\"keys\" aria-label=\"Keys\"><h2>Keys</h2><dl>");
+    let mut entry = |key: &str, text: &str| {
+        html.class("dt", "", |html| html.line("kbd", "", key));
+        html.line("dd", "", text);
+    };
+    for (_, name, key) in SECTIONS {
+        entry(&format!("g {key}"), name);
+    }
+    for (key, text) in [
+        ("/", "Filter, or open a job"),
+        ("j k", "Next and previous row"),
+        ("Enter", "Open the row"),
+        ("[ ]", "Previous and next page of a list"),
+        ("p", "Pause and resume updates"),
+        ("Esc", "Close, or leave the field"),
+        ("?", "These keys"),
+    ] {
+        entry(key, text);
+    }
+    html.markup("</dl><form method=\"dialog\"><button>Close</button></form></dialog>");
+}
+
+/// The part of a page that changes, without the frame.
+pub fn content(page: &str) -> &str {
+    let start = page.find(CONTENT.0).map_or(0, |at| at + CONTENT.0.len());
+    let end = page.rfind(CONTENT.1).unwrap_or(page.len());
+    page.get(start..end).unwrap_or_default()
 }
 
 /// A response with the headers of all pages.
@@ -84,14 +180,20 @@ pub fn notice(html: &mut Html, text: impl std::fmt::Display) {
 
 /// A table with its columns and rows. Columns with the prefix `#` are right-aligned.
 pub fn table(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut Html)) {
+    of_class(html, "", columns, rows);
+}
+
+fn of_class(html: &mut Html, class: &'static str, columns: &[&'static str], rows: impl FnOnce(&mut Html)) {
     html.class("div", "scroll", |html| {
-        html.class("table", "", |html| {
+        html.class("table", class, |html| {
             html.class("thead", "", |html| {
                 html.class("tr", "", |html| {
                     for column in columns {
                         match column.strip_prefix('#') {
-                            Some(number) => html.line("th", "number", number),
-                            None => html.line("th", "", column),
+                            Some(number) => {
+                                html.element("th", &[("scope", &"col"), ("class", &"number")], |html| html.text(number))
+                            }
+                            None => html.element("th", &[("scope", &"col")], |html| html.text(column)),
                         }
                     }
                 });
@@ -99,6 +201,17 @@ pub fn table(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut H
             rows(html);
         });
     });
+}
+
+/// A table whose rows can be chosen with the keyboard.
+pub fn rows(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut Html)) {
+    of_class(html, "rows", columns, |html| html.class("tbody", "", rows));
+}
+
+/// A bar that shows a part of a whole.
+pub fn bar(html: &mut Html, used: f64, whole: f64, label: &str) {
+    let part = if whole > 0.0 { (used / whole).clamp(0.0, 1.0) * 100.0 } else { 0.0 };
+    parts(html, part, 0.0, label);
 }
 
 /// Usage of a quota, as a bar and in numbers.
@@ -110,6 +223,15 @@ pub fn usage(html: &mut Html, figures: &Figures) {
     let own = part(used.min(nominal));
     let over = part(used) - own;
     let label = format!("{} of {} in use", figures.used, quota(&figures.nominal));
+    parts(html, own, over, &label);
+    html.class("span", "amount", |html| {
+        html.line("b", "", figures.used);
+        html.text(format_args!(" / {}", quota(&figures.nominal)));
+    });
+}
+
+/// A bar with the own part and the part beyond it, in percent.
+fn parts(html: &mut Html, own: f64, over: f64, label: &str) {
     html.element(
         "svg",
         &[
@@ -120,7 +242,7 @@ pub fn usage(html: &mut Html, figures: &Figures) {
             ("aria-label", &label),
         ],
         |html| {
-            for (class, at, width) in [("track", 0.0, WIDTH), ("own", 0.0, own), ("over", own, over)] {
+            for (class, at, width) in [("track", 0.0, 100.0), ("own", 0.0, own), ("over", own, over)] {
                 let (at, width) = (format!("{at:.1}"), format!("{width:.1}"));
                 let place: [(&str, &dyn std::fmt::Display); 4] =
                     [("class", &class), ("x", &at), ("width", &width), ("height", &"8")];
@@ -128,10 +250,6 @@ pub fn usage(html: &mut Html, figures: &Figures) {
             }
         },
     );
-    html.class("span", "amount", |html| {
-        html.line("b", "", figures.used);
-        html.text(format_args!(" / {}", quota(&figures.nominal)));
-    });
 }
 
 /// An amount of quota in its usual notation.
@@ -155,12 +273,13 @@ pub fn pager(
     }
     html.class("p", "pager", |html| {
         if from > 0 {
-            html.link(&to(from.saturating_sub(per_page)), "← Previous");
+            let to = to(from.saturating_sub(per_page));
+            html.element("a", &[("href", &to), ("rel", &"prev")], |html| html.text("← Previous"));
         }
         let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
         html.line("span", "", format_args!(" {}–{}{of} ", from + 1, from + shown));
         if more {
-            html.link(&to(from + per_page), "Next →");
+            html.element("a", &[("href", &to(from + per_page)), ("rel", &"next")], |html| html.text("Next →"));
         }
     });
 }

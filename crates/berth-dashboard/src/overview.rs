@@ -2,11 +2,14 @@
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort};
 use http::{Response, StatusCode};
-use kube::{Api, Client};
+use kube::Api;
 
+use crate::dashboard::Dashboard;
+use crate::forecast::{Forecasts, from_now};
 use crate::html::{Href, Html};
-use crate::layout::{self, Frame, notice, usage};
+use crate::layout::{self, notice, usage};
 use crate::read::{self, Unread};
+use crate::request::Asked;
 use crate::tree::{self, Node, Workloads};
 
 /// Number of cohorts and queues on one page.
@@ -15,12 +18,17 @@ const ROWS: usize = 200;
 const OBJECTS_MAX: usize = 20_000;
 
 /// The page that starts at row `from`.
-pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<String> {
-    let here = if from > 0 { Href::path(&[]).with("from", from) } else { Href::path(&[]) };
-    let frame = Frame { title: "Queues", here, refresh };
+pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response<String> {
+    let frame = dashboard.frame(asked, "Queues", &[]);
+    let client = &dashboard.client;
     let queues: Api<ClusterQueue> = Api::all(client.clone());
     let cohorts: Api<Cohort> = Api::all(client.clone());
-    let (queues, cohorts) = futures::join!(read::list(&queues, OBJECTS_MAX), read::list(&cohorts, OBJECTS_MAX));
+    let (queues, cohorts, forecasts, now) = futures::join!(
+        read::list(&queues, OBJECTS_MAX),
+        read::list(&cohorts, OBJECTS_MAX),
+        read::promptly(Forecasts::read(client, None)),
+        dashboard.now()
+    );
     let queues = match queues {
         Ok(queues) => queues,
         Err(unread) => return layout::page(unread.code(), &frame, |html| cannot(html, &unread)),
@@ -43,16 +51,29 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
             html.line("p", "quiet", "There is no ClusterQueue yet.");
             return;
         }
-        let shown = nodes.iter().skip(from).take(ROWS);
-        let count = shown.len();
+        let forecasts = forecasts.unwrap_or_default();
+        let count = nodes.len().saturating_sub(from).min(ROWS);
         let to = |from: usize| if from > 0 { Href::path(&[]).with("from", from) } else { Href::path(&[]) };
         layout::pager(html, from, count, Some(nodes.len()), ROWS, to);
-        let columns = ["Name", "Flavor", "Resource", "In use / quota", "#Borrowed", "#Waiting", "#Admitted"];
+        let columns = [
+            "Name",
+            "Flavor",
+            "Resource",
+            "In use / quota",
+            "#Borrowed",
+            "#Lent",
+            "Next start",
+            "#Waiting",
+            "#Admitted",
+        ];
         layout::table(html, &columns, |html| {
-            for node in shown {
-                rows(html, node);
+            for at in from..from + count {
+                let queues = tree::queues_of(&nodes, at);
+                let next = |flavor: &str| forecasts.next(&|queue| queues.contains(queue), flavor);
+                rows(html, &nodes[at], &|flavor| next(flavor).map(|(at, jobs)| (from_now(at, now), jobs)));
             }
         });
+        html.line("p", "quiet", LEGEND);
         layout::pager(html, from, count, Some(nodes.len()), ROWS, to);
     })
 }
@@ -85,7 +106,15 @@ fn summary(html: &mut Html, nodes: &[Node]) {
     html.line("p", "quiet", text);
 }
 
-fn rows(html: &mut Html, node: &Node) {
+/// What the columns mean.
+const LEGEND: &str = "Lent: own quota that is not in use and that other queues of the cohort may be using now, up to \
+                      what they borrow. Next start: the forecast of the next admission of a waiting job in the flavor \
+                      at the median, and the number of jobs with a forecast in it.";
+
+/// The next start of a job in a flavor, and the number of jobs that start in it.
+type Next<'a> = dyn Fn(&str) -> Option<(String, usize)> + 'a;
+
+fn rows(html: &mut Html, node: &Node, next: &Next<'_>) {
     let height = node.amounts.len().max(1);
     let indent = match node.depth {
         0 => "name",
@@ -104,7 +133,7 @@ fn rows(html: &mut Html, node: &Node) {
                 if row == 0 {
                     tall(html, indent, &|html| name(html, node));
                 }
-                figures(html, node, amounts.next());
+                figures(html, node, amounts.next(), next);
                 if row == 0 {
                     let class = if node.workloads.waiting > 0 { "number wait" } else { "number quiet" };
                     tall(html, class, &|html| html.text(node.workloads.waiting));
@@ -128,14 +157,20 @@ fn name(html: &mut Html, node: &Node) {
     }
 }
 
-fn figures(html: &mut Html, node: &Node, amounts: Option<(&(String, String), &tree::Figures)>) {
+fn figures(html: &mut Html, node: &Node, amounts: Option<(&(String, String), &tree::Figures)>, next: &Next<'_>) {
     let Some(((flavor, resource), figures)) = amounts else {
-        html.markup("<td class=\"quiet\" colspan=\"4\">no quota</td>");
+        html.markup("<td class=\"quiet\" colspan=\"6\">no quota</td>");
         return;
     };
     html.line("td", "nowrap", flavor);
     html.line("td", "nowrap", resource);
     html.class("td", "nowrap", |html| usage(html, figures));
-    let none = node.is_cohort || figures.borrowed.is_zero();
-    html.line("td", "number", if none { String::new() } else { figures.borrowed.to_string() });
+    for amount in [figures.borrowed, figures.lent] {
+        html.line("td", "number", if amount.is_zero() { String::new() } else { amount.to_string() });
+    }
+    html.class("td", "nowrap quiet", |html| {
+        if let Some((start, jobs)) = next(flavor).filter(|_| node.workloads.waiting > 0) {
+            html.text(format_args!("{start} ({jobs})"));
+        }
+    });
 }

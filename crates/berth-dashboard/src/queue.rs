@@ -1,7 +1,7 @@
 //! The page of one cluster queue: its rules, its quota, waiting workloads in order with reasons,
 //! and the holders of quota.
 
-use berth_api::berth::explanation::{ClusterQueueHolders, Held};
+use berth_api::berth::explanation::ClusterQueueHolders;
 use berth_api::kueue::v1beta2::{ClusterQueue, Workload};
 use berth_controllers::explain::ask;
 use berth_controllers::visibility;
@@ -11,10 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Api, Client};
 use serde::Deserialize;
 
+use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout::{self, Frame, notice, quota, usage};
+use crate::jobs::holds;
+use crate::layout::{self, notice, quota, usage};
 use crate::overview::cannot;
 use crate::read::{self, Unread};
+use crate::request::Asked;
 use crate::state::{self, State};
 use crate::tree;
 
@@ -26,27 +29,27 @@ const AT_ONCE: usize = 16;
 /// Number of workloads that hold quota on one page.
 const HOLDING_ROWS: usize = 200;
 
-/// The parameters of the page.
-pub struct Asked<'a> {
+/// The asked parts of the page's lists.
+pub struct Part<'a> {
     /// Name of the queue.
     pub name: &'a str,
     /// Number of waiting workloads to skip.
     pub from: usize,
     /// Number of workloads that hold quota to skip.
     pub held_from: usize,
-    /// True if the page reloads itself.
-    pub refresh: bool,
 }
 
 /// The page of a queue.
-pub async fn page(client: &Client, asked: &Asked<'_>, now: jiff::Timestamp) -> Response<String> {
+pub async fn page(dashboard: &Dashboard, request: &Asked, asked: &Part<'_>) -> Response<String> {
     let own = Href::path(&["queues", asked.name]);
-    let frame = Frame { title: asked.name, here: part(&own, asked.from, asked.held_from), refresh: asked.refresh };
+    let frame = dashboard.frame(request, asked.name, &["queues", asked.name]);
+    let client = &dashboard.client;
     let queues: Api<ClusterQueue> = Api::all(client.clone());
-    let (queue, waiting, holding) = futures::join!(
+    let (queue, waiting, holding, now) = futures::join!(
         read::within(queues.get(asked.name)),
         waiting(client, asked.name, asked.from),
         holding(client, asked.name, asked.held_from),
+        dashboard.now(),
     );
     let queue = match queue {
         Ok(queue) => queue,
@@ -183,7 +186,7 @@ async fn holding(client: &Client, queue: &str, from: usize) -> Result<ClusterQue
 fn show_waiting(
     html: &mut Html,
     list: &[(Pending, Option<Workload>)],
-    asked: &Asked<'_>,
+    asked: &Part<'_>,
     own: &Href,
     now: jiff::Timestamp,
 ) {
@@ -229,7 +232,7 @@ fn reason(html: &mut Html, workload: &Workload) {
     }
 }
 
-fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, own: &Href, now: jiff::Timestamp) {
+fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Part<'_>, own: &Href, now: jiff::Timestamp) {
     let from = asked.held_from;
     let unnamed = list.withheld.as_ref();
     let here = list.items.len() + unnamed.map_or(0, |unnamed| unnamed.workloads);
@@ -270,12 +273,6 @@ fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, 
             }
         });
     });
-}
-
-fn holds(held: &[Held]) -> String {
-    let texts: Vec<String> =
-        held.iter().map(|it| format!("{} {} of {}", it.amount.0, it.resource, it.flavor)).collect();
-    texts.join(", ")
 }
 
 /// A link to a workload's page.

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 
 /// Time limit of the reads of one page.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of the parts of a page that may be left out.
+const MOMENT: Duration = Duration::from_millis(500);
 /// Maximum number of objects in one part of a list.
 const PART: u32 = 500;
 
@@ -32,6 +34,7 @@ impl Unread {
     /// The HTTP status of a page that shows only this failure.
     pub fn code(&self) -> StatusCode {
         match self {
+            Unread::Refused { code: 401, .. } => StatusCode::UNAUTHORIZED,
             Unread::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
             Unread::Refused { code: 404, .. } => StatusCode::NOT_FOUND,
             _ => StatusCode::BAD_GATEWAY,
@@ -79,6 +82,12 @@ pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Unread::Failed(format!("no response within {} seconds", PATIENCE.as_secs()))),
     }
+}
+
+/// Waits for a part of a page without which the page is of use, for a moment only.
+pub async fn promptly<T>(answer: impl Future<Output = Result<T, Unread>>) -> Result<T, Unread> {
+    let failed = || Unread::Failed(format!("no response within {} ms; it may be there later", MOMENT.as_millis()));
+    tokio::time::timeout(MOMENT, answer).await.unwrap_or_else(|_| Err(failed()))
 }
 
 /// A list, or a limited part of it.

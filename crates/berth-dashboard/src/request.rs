@@ -22,6 +22,8 @@ pub enum Page {
         /// Number of workloads that hold quota to skip.
         held_from: usize,
     },
+    /// The jobs that exist now.
+    Jobs,
     /// One workload, by its name or its job's.
     Workload {
         /// Its namespace.
@@ -29,6 +31,30 @@ pub enum Page {
         /// Its name.
         name: String,
     },
+    /// The objects of a workload and its job as YAML.
+    Yaml {
+        /// Namespace of the workload.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The log of a pod.
+    Logs {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Its name.
+        pod: String,
+    },
+    /// The nodes.
+    Nodes,
+    /// The ProvisioningRequests.
+    Provisioning,
+    /// The preemptions of a period.
+    Preemptions,
+    /// Who used how much in a period.
+    Usage,
+    /// What would happen.
+    WhatIf,
     /// Redirect to the page of the workload that the user typed.
     Find {
         /// `NAMESPACE/NAME`, or a name in `default`.
@@ -36,6 +62,8 @@ pub enum Page {
     },
     /// The style sheet.
     Style,
+    /// The script.
+    Script,
 }
 
 /// A parsed request.
@@ -43,33 +71,103 @@ pub enum Page {
 pub struct Asked {
     /// The page.
     pub page: Page,
-    /// True if the page reloads itself.
-    pub refresh: bool,
+    /// The parameters of its address.
+    pub parameters: Parameters,
+}
+
+/// The parameters of an address, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Parses a query string, or the body of a form. Parameters that are not UTF-8 are left out.
+    pub fn parse(query: &str) -> Self {
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((decode(&name.replace('+', " "))?, decode(&value.replace('+', " "))?))
+        };
+        Parameters(query.split('&').filter(|it| !it.is_empty()).filter_map(pair).collect())
+    }
+
+    /// The first value; `None` if the parameter is absent or empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.given(name).filter(|value| !value.is_empty())
+    }
+
+    /// The first value, which may be empty.
+    pub fn given(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A number; 0 if it is absent or none.
+    pub fn number(&self, name: &str) -> usize {
+        self.get(name).and_then(|text| text.parse().ok()).unwrap_or(0).min(FROM_MAX)
+    }
+
+    /// The parameters with another value; an empty value removes it.
+    #[must_use]
+    pub fn with(&self, name: &str, value: impl std::fmt::Display) -> Self {
+        let mut changed: Vec<_> = self.0.iter().filter(|(known, _)| known != name).cloned().collect();
+        let value = value.to_string();
+        if !value.is_empty() {
+            changed.push((name.to_owned(), value));
+        }
+        Parameters(changed)
+    }
+
+    /// The parameters without one of them.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Self {
+        self.with(name, "")
+    }
+
+    /// As part of an address.
+    pub fn query(&self) -> String {
+        let component = berth_apimachinery::percent::component;
+        let pairs: Vec<String> =
+            self.0.iter().map(|(name, value)| format!("{}={}", component(name), component(value))).collect();
+        pairs.join("&")
+    }
 }
 
 impl Asked {
     /// Parses path and query; `None` if the page does not exist.
     pub fn read(uri: &Uri) -> Option<Asked> {
-        let query = uri.query().unwrap_or_default();
-        let parameter = |name: &str| {
-            query.split('&').find_map(|pair| decode(&pair.strip_prefix(name)?.strip_prefix('=')?.replace('+', " ")))
-        };
-        let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or(0).min(FROM_MAX);
+        let parameters = Parameters::parse(uri.query().unwrap_or_default());
+        let number = |name: &str| parameters.number(name);
         let segments: Vec<String> = uri.path().split('/').skip(1).map(decode).collect::<Option<Vec<String>>>()?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let page = match segments.as_slice() {
             [""] => Page::Overview { from: number("from") },
             ["style.css"] => Page::Style,
-            ["find"] => Page::Find { what: parameter("what")? },
+            ["script.js"] => Page::Script,
+            ["find"] => Page::Find { what: parameters.get("what").unwrap_or_default().to_owned() },
+            ["jobs"] => Page::Jobs,
+            ["nodes"] => Page::Nodes,
+            ["provisioning"] => Page::Provisioning,
+            ["preemptions"] => Page::Preemptions,
+            ["usage"] => Page::Usage,
+            ["what-if"] => Page::WhatIf,
             ["queues", name] if is_name(name) => {
                 Page::Queue { name: (*name).to_owned(), from: number("from"), held_from: number("held") }
             }
             ["workloads", namespace, name] if is_name(namespace) && is_name(name) => {
                 Page::Workload { namespace: (*namespace).to_owned(), name: (*name).to_owned() }
             }
+            ["workloads", namespace, name, "yaml"] if is_name(namespace) && is_name(name) => {
+                Page::Yaml { namespace: (*namespace).to_owned(), name: (*name).to_owned() }
+            }
+            ["logs", namespace, pod] if is_name(namespace) && is_name(pod) => {
+                Page::Logs { namespace: (*namespace).to_owned(), pod: (*pod).to_owned() }
+            }
             _ => return None,
         };
-        Some(Asked { page, refresh: parameter("refresh").as_deref() != Some("off") })
+        Some(Asked { page, parameters })
+    }
+
+    /// False if the reader has stopped the updates of the page.
+    pub fn is_live(&self) -> bool {
+        self.parameters.get("refresh") != Some("off")
     }
 }
 
@@ -110,9 +208,11 @@ mod tests {
     fn paths_are_pages() {
         assert_eq!(read("/").map(|it| it.page), Some(Page::Overview { from: 0 }));
         let queue = Page::Queue { name: "a".to_owned(), from: 50, held_from: 200 };
-        assert_eq!(read("/queues/a?from=50&held=200&refresh=off"), Some(Asked { page: queue, refresh: false }));
+        let asked = read("/queues/a?from=50&held=200&refresh=off").expect("a page");
+        assert_eq!((asked.is_live(), asked.page), (false, queue));
         let workload = Page::Workload { namespace: "team".to_owned(), name: "job-1".to_owned() };
-        assert_eq!(read("/workloads/team/job-1"), Some(Asked { page: workload, refresh: true }));
+        let asked = read("/workloads/team/job-1").expect("a page");
+        assert_eq!((asked.is_live(), asked.page), (true, workload));
         assert_eq!(
             read("/find?what=team%2Fjob+1").map(|it| it.page),
             Some(Page::Find { what: "team/job 1".to_owned() })
@@ -121,11 +221,25 @@ mod tests {
 
     #[test]
     fn invalid_names_are_not_requested() {
-        for none in
-            ["/queues/", "/queues/a%2Fb", "/queues/..", "/workloads/a", "/queues/%zz", "/queues/%ff", "/secrets"]
-        {
+        for none in [
+            "/queues/",
+            "/queues/a%2Fb",
+            "/queues/..",
+            "/workloads/a",
+            "/queues/%zz",
+            "/queues/%ff",
+            "/secrets",
+            "/logs/a",
+        ] {
             assert_eq!(read(none), None, "{none}");
         }
         assert_eq!(read("/?from=many").map(|it| it.page), Some(Page::Overview { from: 0 }));
+    }
+
+    #[test]
+    fn parameters_are_read_and_changed() {
+        let parameters = Parameters::parse("q=a+b%26&state=Waiting&state=&x");
+        assert_eq!((parameters.get("q"), parameters.get("x"), parameters.given("x")), (Some("a b&"), None, Some("")));
+        assert_eq!(parameters.with("q", "c=d").without("x").without("state").query(), "q=c%3Dd");
     }
 }

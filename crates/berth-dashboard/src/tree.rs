@@ -52,8 +52,13 @@ pub struct Figures {
     pub nominal: Quantity,
     /// Usage.
     pub used: Quantity,
-    /// Borrowed part of the usage; zero for a cohort.
+    /// Borrowed part of the usage; that of a cohort is the sum of its queues.
     pub borrowed: Quantity,
+    /// Own quota that is not in use and may be lent: at most the lending limit. That of a cohort is
+    /// the sum of its queues.
+    pub idle: Quantity,
+    /// Part of `idle` that the cohort tree lends at most: what all its queues borrow.
+    pub lent: Quantity,
     /// Borrowing limit.
     pub borrowing_limit: Option<Quantity>,
     /// Lending limit.
@@ -63,7 +68,15 @@ pub struct Figures {
 impl Default for Figures {
     fn default() -> Self {
         let zero = Quantity::ZERO;
-        Figures { nominal: zero, used: zero, borrowed: zero, borrowing_limit: None, lending_limit: None }
+        Figures {
+            nominal: zero,
+            used: zero,
+            borrowed: zero,
+            idle: zero,
+            lent: zero,
+            borrowing_limit: None,
+            lending_limit: None,
+        }
     }
 }
 
@@ -77,6 +90,9 @@ pub fn queue(queue: &ClusterQueue) -> Node {
     let mut amounts = quotas(&queue.spec.resource_groups);
     let status = queue.status.clone().unwrap_or_default();
     add_usage(&mut amounts, &status.flavors_reservation);
+    for figures in amounts.values_mut() {
+        figures.idle = idle(figures);
+    }
     let active = status.conditions.iter().find(|condition| condition.type_ == "Active");
     Node {
         name: queue.name_any(),
@@ -89,6 +105,16 @@ pub fn queue(queue: &ClusterQueue) -> Node {
         problem: active.filter(|condition| condition.status != "True").map(|condition| condition.message.clone()),
         ..Node::default()
     }
+}
+
+/// Own quota that a queue does not use and may lend.
+fn idle(figures: &Figures) -> Quantity {
+    let mut unused = figures.nominal;
+    let mut own = figures.used;
+    own.sub(figures.borrowed);
+    unused.sub(own);
+    let unused = unused.max(Quantity::ZERO);
+    figures.lending_limit.map_or(unused, |limit| unused.min(limit))
 }
 
 fn quotas(groups: &[ResourceGroup]) -> BTreeMap<(String, String), Figures> {
@@ -186,8 +212,28 @@ fn sum_up(nodes: &mut [Node]) {
             let sum = parent.amounts.entry(key.clone()).or_default();
             sum.nominal.add(figures.nominal);
             sum.used.add(figures.used);
+            sum.borrowed.add(figures.borrowed);
+            sum.idle.add(figures.idle);
         }
     }
+    // What a tree borrows, its idle quota lends.
+    let mut borrowed: BTreeMap<(String, String), Quantity> = BTreeMap::new();
+    for node in nodes.iter_mut() {
+        if node.parent.is_none() {
+            borrowed = node.amounts.iter().map(|(key, figures)| (key.clone(), figures.borrowed)).collect();
+        }
+        for (key, figures) in &mut node.amounts {
+            figures.lent = borrowed.get(key).map_or(Quantity::ZERO, |all| (*all).min(figures.idle));
+        }
+    }
+}
+
+/// Names of the queues at or below each node, which come after it.
+pub fn queues_of(nodes: &[Node], at: usize) -> BTreeSet<&str> {
+    let depth = nodes[at].depth;
+    let below = nodes[at + 1..].iter().take_while(|node| node.depth > depth);
+    let own = std::iter::once(&nodes[at]);
+    own.chain(below).filter(|node| !node.is_cohort).map(|node| node.name.as_str()).collect()
 }
 
 #[cfg(test)]

@@ -1,54 +1,119 @@
 //! The page of one workload: its state, its conditions, and the whole explanation.
 
 use berth_api::berth::explanation::WorkloadExplanation;
+use berth_api::berth::usage::WorkloadHistory;
 use berth_api::kueue::v1beta2::Workload;
 use berth_controllers::explain::ask;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client};
 
+use crate::dashboard::Dashboard;
 use crate::decisions;
 use crate::explained;
+use crate::forecast::Forecasts;
 use crate::html::{Href, Html};
-use crate::layout::{self, Frame, notice};
+use crate::layout::{self, notice};
 use crate::overview::cannot;
+use crate::pods;
 use crate::queue::job;
 use crate::read::{self, Unread};
+use crate::request::Asked;
 use crate::state::{self, State};
+use crate::timeline;
 
 /// The page of a workload, found by its name or its job's.
-pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: bool, now: Timestamp) -> Response<String> {
+pub async fn page(dashboard: &Dashboard, asked: &Asked, (namespace, name): (&str, &str)) -> Response<String> {
+    let client = &dashboard.client;
     let title = format!("{namespace}/{name}");
-    let frame = Frame { title: &title, here: Href::path(&["workloads", namespace, name]), refresh };
-    let explained = explanation(client, namespace, name).await;
+    let frame = dashboard.frame(asked, &title, &["workloads", namespace, name]);
+    let (explained, now) = futures::join!(explanation(client, namespace, name), dashboard.now());
     let of_job = explained.as_ref().ok().map(|explained| explained.metadata.name.clone());
     let workloads: Api<Workload> = Api::namespaced(client.clone(), namespace);
-    let object = read::within(workloads.get(of_job.as_deref().unwrap_or(name))).await;
-    if let (Err(unread), Err(_)) = (&object, &explained) {
+    let (object, history) = futures::join!(
+        read::within(workloads.get(of_job.as_deref().unwrap_or(name))),
+        read::promptly(history(client, namespace, of_job.as_deref().unwrap_or(name)))
+    );
+    if let (Err(unread), Err(_), Err(_)) = (&object, &explained, &history) {
         return layout::page(unread.code(), &frame, |html| cannot(html, unread));
     }
+    let around = match &object {
+        Ok(workload) => Some(Around::read(client, namespace, workload).await),
+        Err(_) => None,
+    };
     layout::page(StatusCode::OK, &frame, |html| {
         html.class("h1", "", |html| {
             html.text(format_args!("{namespace}/{}", of_job.as_deref().unwrap_or(name)));
             html.line("span", "kind", " Workload");
         });
         match &object {
-            Ok(workload) => head(html, workload, explained.as_ref().ok(), now),
+            Ok(workload) => {
+                head(html, workload, explained.as_ref().ok(), now);
+                if let Some(forecast) = around.as_ref().and_then(|it| it.forecast.as_ref()) {
+                    html.line("p", "notice", forecast);
+                }
+            }
+            Err(unread) if unread.code() == StatusCode::NOT_FOUND && history.is_ok() => {
+                html.line("p", "quiet", "The Workload is deleted; its history is kept.");
+            }
             Err(unread) => notice(html, format_args!("The Workload itself is not shown. {unread}")),
         }
         match &explained {
             Ok(explained) => explained::show(html, explained),
+            Err(unread) if unread.code() == StatusCode::NOT_FOUND && history.is_ok() => {}
             Err(unread) => notice(html, format_args!("The explanation is not shown. {unread}")),
         }
         if let Ok(explained) = &explained {
             decisions::show(html, &explained.decisions, now);
         }
+        if let Ok(history) = &history {
+            timeline::show(html, history, now);
+        }
+        if let Ok(workload) = &object {
+            held(html, workload);
+            checks(html, workload);
+        }
+        if let Some(around) = &around {
+            pods::show(html, &around.pods, now);
+            pods::show_events(html, &around.events, now);
+        }
         if let Ok(workload) = &object {
             conditions(html, workload, now);
-            checks(html, workload);
-            held(html, workload);
         }
     })
+}
+
+/// What else the page shows of a workload that exists.
+struct Around {
+    forecast: Option<String>,
+    pods: Result<Vec<Pod>, Unread>,
+    events: Result<Vec<Event>, Unread>,
+}
+
+impl Around {
+    async fn read(client: &Client, namespace: &str, workload: &Workload) -> Self {
+        let name = workload.metadata.name.clone().unwrap_or_default();
+        let mut about = vec![name.clone()];
+        about.extend(pods::owner(workload).map(|owner| owner.name.clone()));
+        let waits = matches!(state::of(workload), State::Waiting);
+        let forecast = async {
+            if !waits {
+                return None;
+            }
+            let forecasts = read::promptly(Forecasts::read(client, Some(namespace))).await.ok()?;
+            forecasts.items.into_iter().find(|it| it.workload == name).map(|it| it.text)
+        };
+        let (forecast, pods, events) =
+            futures::join!(forecast, pods::list(client, namespace, workload), pods::events(client, namespace, &about));
+        Around { forecast, pods, events }
+    }
+}
+
+/// The history that `berth history` prints.
+async fn history(client: &Client, namespace: &str, name: &str) -> Result<WorkloadHistory, Unread> {
+    let value = read::within(ask::history(client, namespace, name)).await?;
+    serde_json::from_value(value).map_err(|error| Unread::Failed(error.to_string()))
 }
 
 /// The explanation that `berth explain` prints, read with the same permissions.
@@ -69,6 +134,13 @@ fn head(html: &mut Html, workload: &Workload, explained: Option<&WorkloadExplana
             html.line("dt", "", "Job");
             html.line("dd", "", owner);
         }
+        let metadata = &workload.metadata;
+        let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+        html.line("dt", "", "Objects");
+        html.class("dd", "", |html| {
+            let path = ["workloads", namespace.unwrap_or_default(), name.unwrap_or_default(), "yaml"];
+            html.link(&Href::path(&path), "YAML");
+        });
         html.line("dt", "", "LocalQueue");
         html.line("dd", "", &workload.spec.queue_name);
         let admitted = status.and_then(|status| status.admission.as_ref()).map(|it| it.cluster_queue.as_str());
@@ -138,7 +210,9 @@ fn checks(html: &mut Html, workload: &Workload) {
 
 fn held(html: &mut Html, workload: &Workload) {
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
-    html.line("h2", "", if state::of(workload) == State::Finished { "Held" } else { "Holds" });
+    // The object of a finished workload keeps its admission; the quota is free again.
+    let is_finished = state::of(workload) == State::Finished;
+    html.line("h2", "", if is_finished { "Held until it finished" } else { "Holds" });
     layout::table(html, &["Pod set", "#Pods", "Resource", "Flavor", "#Amount"], |html| {
         html.class("tbody", "", |html| {
             for set in &admission.pod_set_assignments {

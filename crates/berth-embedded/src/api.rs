@@ -271,7 +271,7 @@ impl berth_apiserver::Metrics for Figures {
 /// The API groups that the controllers serve. `berth controller` also serves them, as an aggregated
 /// API server.
 pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
-    vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
+    vec![Arc::new(Explanations::new(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
 }
 
 /// The API group `visibility.kueue.x-k8s.io`, which Kueue serves as an aggregated API server.

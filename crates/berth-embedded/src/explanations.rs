@@ -1,19 +1,32 @@
 //! The API group `explain.berth.dev`: why a workload waits, which workloads hold a queue's quota, what
-//! was used, and what happened to a workload. The controllers of this process compute the responses.
+//! was used, what happened to a workload, and what will happen. The controllers of this process compute the responses.
+
+use std::sync::Arc;
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::{Answer, Asked, Extension, UserInfo};
+use berth_controllers::Installed;
 use berth_controllers::explain::{GROUP, Reader, Unexplained, Unreported, VERSION};
 use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
 
 use crate::api::Controllers;
+use crate::foresight::Foresight;
 
 /// Serves explanations and histories of workloads, by the name of the workload or of its job, the
 /// holders of cluster queues' quota, and the use of namespaces. Responses name only workloads that
 /// the requesting user may list.
-pub(crate) struct Explanations(pub(crate) Controllers);
+pub(crate) struct Explanations {
+    controllers: Controllers,
+    foresight: Foresight,
+}
+
+impl Explanations {
+    pub(crate) fn new(controllers: Controllers) -> Self {
+        Self { controllers, foresight: Foresight::default() }
+    }
+}
 
 impl Extension for Explanations {
     fn group(&self) -> &str {
@@ -34,6 +47,11 @@ impl Extension for Explanations {
                 "kind": "ClusterQueueHolders", "verbs": ["get"]}),
             json!({"name": "workloads/history", "singularName": "", "namespaced": true,
                 "kind": "WorkloadHistory", "verbs": ["get"]}),
+            json!({"name": "forecasts", "singularName": "", "namespaced": true, "kind": "Forecasts", "verbs": ["list"]}),
+            json!({"name": "whatifs", "singularName": "whatif", "namespaced": true, "kind": "WhatIf",
+                "verbs": ["create"]}),
+            json!({"name": "currentjobs", "singularName": "", "namespaced": true, "kind": "CurrentJobs",
+                "verbs": ["list"]}),
             json!({"name": "stays", "singularName": "", "namespaced": true, "kind": "Stays", "verbs": ["list"]}),
             json!({"name": "usage", "singularName": "", "namespaced": true, "kind": "UsageReport",
                 "verbs": ["list"]}),
@@ -42,6 +60,10 @@ impl Extension for Explanations {
 
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
         Box::pin(self.answer(asked))
+    }
+
+    fn create<'a>(&'a self, asked: Asked<'a>, body: &'a [u8]) -> Answer<'a> {
+        Box::pin(self.question(asked, body))
     }
 }
 
@@ -52,12 +74,24 @@ fn reader(user: &UserInfo) -> Reader {
 }
 
 impl Explanations {
+    fn installed(&self) -> Result<Arc<Installed>, Status> {
+        self.controllers.installed().ok_or_else(|| Status::service_unavailable("the controllers are starting"))
+    }
+
+    async fn question(&self, asked: Asked<'_>, body: &[u8]) -> Result<Value, Status> {
+        let Asked { info, user, .. } = asked;
+        match (info.resource.as_str(), info.subresource.as_str()) {
+            ("whatifs", "") if info.name.is_empty() => {
+                self.foresight.what_if(&self.installed()?, &reader(user), &info.namespace, body).await
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+
     async fn answer(&self, asked: Asked<'_>) -> Result<Value, Status> {
         let Asked { info, query, user } = asked;
         let reader = &reader(user);
-        let Some(installed) = self.0.installed() else {
-            return Err(Status::service_unavailable("the controllers are starting"));
-        };
+        let installed = self.installed()?;
         let explain = &installed.explain;
         let is_namespaced = !info.namespace.is_empty();
         match (info.resource.as_str(), info.subresource.as_str()) {
@@ -73,6 +107,13 @@ impl Explanations {
                 let page = Page::parse(query).map_err(Status::bad_request)?;
                 let missing = || Status::not_found(&GroupResource::new(GROUP, "clusterqueues"), &info.name);
                 explain.holders(reader, &info.name, page).await.ok_or_else(missing)
+            }
+            ("currentjobs", "") if info.name.is_empty() => {
+                let jobs = explain.current_jobs(reader, &info.namespace, query).await;
+                jobs.map_err(|error| unreported(error, &info.name))
+            }
+            ("forecasts", "") if info.name.is_empty() => {
+                self.foresight.forecasts(&installed, reader, &info.namespace).await
             }
             ("stays", "") if info.name.is_empty() => {
                 let stays = explain.stays(reader, &info.namespace, query).await;

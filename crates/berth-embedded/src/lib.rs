@@ -12,7 +12,9 @@ mod cluster;
 mod explanations;
 mod external;
 mod failure;
+mod foresight;
 mod metrics;
+pub mod objects;
 mod streams;
 
 pub use cluster::{Embedded, EmbeddedError, Node, Options, Storage, cluster_configuration, controller_configuration};

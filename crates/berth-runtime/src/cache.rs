@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ObjectKey;
 use crate::packing::Packing;
+use crate::view::{Follower, View};
 
 /// A change to one cached object. At least one side is set, and both sides have the same UID: an
 /// object that replaced another one of the same name is shown as a deletion and then as new.
@@ -76,6 +77,8 @@ struct State<K> {
     order: BTreeSet<Arc<ObjectKey>>,
     /// The indexes that are still in use.
     indexes: Vec<Weak<RwLock<IndexState<K>>>>,
+    /// The views that are still in use.
+    views: Vec<Weak<dyn Follower<K>>>,
     /// The highest resourceVersion of a deletion per key, kept while the watch may still replay
     /// older states.
     forgotten: HashMap<Arc<ObjectKey>, u64>,
@@ -134,6 +137,7 @@ impl<K: Resource + 'static> Cache<K> {
             objects: HashMap::new(),
             order: BTreeSet::new(),
             indexes: Vec::new(),
+            views: Vec::new(),
             forgotten: HashMap::new(),
             forgotten_order: VecDeque::new(),
             packing: None,
@@ -261,6 +265,32 @@ impl<K: Resource + 'static> Cache<K> {
         Index { cache: self.clone(), state: index }
     }
 
+    /// Creates a view: a value per object, without the objects for which `of` returns none.
+    pub fn view<R>(&self, of: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> View<K, R>
+    where
+        K: Send + Sync,
+        R: Send + Sync + 'static,
+    {
+        let view = View::new(of);
+        let follower: Weak<dyn Follower<K>> = Arc::downgrade(&(view.inner().clone() as Arc<dyn Follower<K>>));
+        let keys: Vec<_> = {
+            let mut state = self.inner.state.write();
+            state.views.retain(|known| known.strong_count() > 0);
+            state.views.push(follower);
+            state.order.iter().cloned().collect()
+        };
+        // One object at a time, because the cache is in use while a hundred thousand are unpacked. A
+        // change needs the lock too, so it comes before or after.
+        for key in keys {
+            self.read(|state| {
+                if let Some(entry) = state.objects.get(&key) {
+                    view.inner().change(&key, Some(&state.typed(entry)));
+                }
+            });
+        }
+        view
+    }
+
     /// Adds the object in the response to a create, update or patch, unless the cache has a newer
     /// state. Subscribers get the change as if the watch had shown it.
     pub fn observe(&self, mut object: K) {
@@ -309,6 +339,7 @@ impl<K: Resource + 'static> Cache<K> {
                 }
                 index.insert(&key, &new);
             }
+            state.show(&key, Some(&new));
             state.touch(&key, version);
             Delta { old, new: Some(new) }
         };
@@ -351,6 +382,7 @@ impl<K: Resource + 'static> Cache<K> {
             for index in state.indexes.iter().filter_map(Weak::upgrade) {
                 index.write().remove(&key, &old);
             }
+            state.show(&key, None);
             if let Some(seen) = known.max(version) {
                 state.forget(key, seen);
             }
@@ -426,6 +458,13 @@ impl<K> State<K> {
     fn unpacked(&self, entry: &Entry<K>) -> Arc<K> {
         let (packing, packed) = (self.packing.as_ref().expect(PACKED), entry.packed.as_ref().expect(PACKED));
         Arc::new(packing.unpack(packed))
+    }
+
+    /// Passes a change to the views.
+    fn show(&self, key: &Arc<ObjectKey>, new: Option<&K>) {
+        for view in self.views.iter().filter_map(Weak::upgrade) {
+            view.change(key, new);
+        }
     }
 
     fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Arc<ObjectKey>, &Entry<K>)> {

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use berth_embedded::objects::{self, Listed};
 use berth_foresight::command::check;
 use berth_runtime::Clock;
 use clap::Args;
 
 use crate::component::connect::{self, ConnectOptions};
-use crate::objects::{self, Listed};
 use crate::process;
+use crate::team::in_words;
 
 /// Exit code if the check itself failed.
 const FAILED: u8 = 2;
@@ -44,7 +45,9 @@ async fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
         bail!("nothing to check: use -f FILE or -f FOLDER for manifests, or --live for the cluster of the kubeconfig");
     }
     let listed = match options.live {
-        true => objects::list(&connect::asking(options.connect.config().await?)?, false).await?,
+        true => objects::list(&connect::asking(options.connect.config().await?)?, false)
+            .await
+            .map_err(|unlisted| in_words(&unlisted.plural, unlisted.source))?,
         false => Listed::default(),
     };
     for missing in &listed.missing {

@@ -3,17 +3,16 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context;
-use berth_dashboard::{Dashboard, Hosts};
+use berth_dashboard::Hosts;
 use berth_runtime::Clock;
 use clap::Args;
-use http_body_util::Full;
 use tokio::net::TcpListener;
 
 use crate::component::connect::{self, ConnectOptions};
-use crate::component::listen::{self, Handler};
+use crate::page::Pages;
+use crate::page::readers::Access;
 use crate::process;
 
 /// Options of `berth dashboard`.
@@ -48,16 +47,10 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     if hosts.beyond_loopback {
         tracing::warn!("{address}: every client that reaches this address sees what you may read");
     }
-    let dashboard = Dashboard { client, hosts, clock: Clock::system() };
-    let handler: Handler = Arc::new(move |request| {
-        let dashboard = dashboard.clone();
-        // Request bodies are not read.
-        let request = request.map(drop);
-        Box::pin(async move { dashboard.answer(&request).await.map(|body| Full::new(body.into())) })
-    });
+    let pages = Pages { access: Access::Everyone(client), hosts, clock: Clock::system() };
     say!("Dashboard of {cluster} on http://{address}");
     tokio::select! {
-        () = listen::serve(listener, None, handler) => {}
+        () = pages.serve(listener, None) => {}
         signal = process::signal() => drop(signal?),
     }
     Ok(ExitCode::SUCCESS)

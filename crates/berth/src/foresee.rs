@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use berth_embedded::objects;
 use berth_foresight::command::{forecast, source::SourceOptions, what_if};
 use berth_foresight::snapshot::Snapshot;
 use clap::Args;
@@ -14,8 +15,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::component::connect::{self, ConnectOptions};
+use crate::process;
 use crate::team::in_words;
-use crate::{objects, process};
 
 /// Options of `berth snapshot`.
 #[derive(Args)]
@@ -109,11 +110,9 @@ async fn of_cluster(connect: &ConnectOptions) -> anyhow::Result<Snapshot> {
 }
 
 async fn of_client(client: &Client) -> anyhow::Result<Snapshot> {
-    let listed = objects::list(client, true).await?;
-    // Without one of these kinds, the state would be another one.
-    let needed =
-        |missing: &&String| ["workloads", "localqueues", "resourceflavors"].iter().any(|it| missing.starts_with(it));
-    if let Some(missing) = listed.missing.iter().find(needed) {
+    let listed = objects::list(client, true).await;
+    let listed = listed.map_err(|unlisted| in_words(&unlisted.plural, unlisted.source))?;
+    if let Some(missing) = listed.incomplete() {
         bail!("the state of the cluster cannot be read: {missing}");
     }
     for missing in &listed.missing {

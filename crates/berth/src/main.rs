@@ -26,7 +26,7 @@ mod listing;
 mod manual;
 mod node;
 mod node_health;
-mod objects;
+mod page;
 mod run;
 mod team;
 mod template;

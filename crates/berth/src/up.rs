@@ -15,6 +15,7 @@ use crate::front::{Front, FrontOptions};
 use crate::journal::JournalOptions;
 use crate::node::{NodeOptions, OpenNode};
 use crate::node_health::{self, AutopilotOptions};
+use crate::page::options::UpPages;
 use crate::time::TimeOptions;
 use crate::{identity, process};
 
@@ -40,6 +41,8 @@ pub struct Options {
     node: NodeOptions,
     #[command(flatten)]
     autopilot: AutopilotOptions,
+    #[command(flatten)]
+    pages: UpPages,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -62,6 +65,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let opened = options.node.open(&front, &configured).await?;
     let autopilot = options.autopilot.bind().await?;
+    let pages = options.pages.bind().await?;
     let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();
     let (node, closing) = opened.map(OpenNode::split).unzip();
     let embedded = Embedded::start(EmbeddedOptions {
@@ -91,6 +95,14 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         tasks.spawn(node_health::serve(listener, embedded.autopilot()));
     }
 
+    let pages = match pages {
+        Some(pages) => {
+            let (owner, clock) = (embedded.admin_client(), embedded.clock().clone());
+            Some(pages.serve_owner(owner, &kubeconfig, clock, &mut tasks).await?)
+        }
+        None => None,
+    };
+
     say!("Kubernetes API  {url}");
     say!("kubeconfig      {}", kubeconfig.display());
     for line in report {
@@ -98,6 +110,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if let Some(address) = health {
         say!("Health agents   http://{address}/status");
+    }
+    if let Some(address) = pages {
+        say!("Web pages       {address}");
     }
     say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 

@@ -7,6 +7,7 @@
 
 mod autopilot;
 mod configuration;
+pub mod current_jobs;
 pub mod decision;
 mod duration;
 pub mod explanation;

@@ -201,7 +201,7 @@ async fn route(
     if let Some(extension) = extension::find(&server.inner.config.extensions, &info) {
         let asked = extension::Asked { info: &info, query, user: &user };
         // Boxed: few requests are for extensions, and the future would enlarge every request's.
-        return Box::pin(extension::answer(extension, asked, headers)).await;
+        return Box::pin(extension::answer(extension, asked, headers, &body)).await;
     }
     let kinds = server.kinds();
     if let Some(remote) = server.inner.services.find(&kinds.registry, &info) {

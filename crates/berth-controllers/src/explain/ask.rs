@@ -54,6 +54,15 @@ pub async fn stays(client: &Client, namespace: Option<&str>, query: &str) -> kub
     list(client, namespace, "stays", query).await
 }
 
+/// Requests a page of the jobs that exist now in a namespace, or in all; docs/explain-api.md lists
+/// the parameters of `query`.
+///
+/// # Errors
+/// The API server's error.
+pub async fn current_jobs(client: &Client, namespace: Option<&str>, query: &str) -> kube::Result<Value> {
+    list(client, namespace, "currentjobs", query).await
+}
+
 /// Requests the history of a Workload or job.
 ///
 /// # Errors

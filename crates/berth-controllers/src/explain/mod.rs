@@ -6,6 +6,7 @@
 
 pub mod ask;
 mod holders;
+mod jobs;
 pub(crate) mod object;
 mod readers;
 mod usage;
@@ -19,6 +20,7 @@ use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, Withheld, Wo
 use berth_api::kueue::v1beta2::{CheckState, Workload};
 use berth_engine::{Explanation, Name, NotQueued, Standing};
 use berth_runtime::ObjectKey;
+use jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -44,8 +46,24 @@ pub struct Explain {
     stores: Stores,
     decisions: Decisions,
     readers: Readers,
+    jobs: jobs::Jobs,
     /// Lets one request at a time read the journal.
     scans: Arc<Semaphore>,
+}
+
+/// The namespaces in which a reader may list workloads.
+pub struct Readable(readers::Listable);
+
+impl Readable {
+    /// True if the reader may list the workloads of the namespace.
+    pub fn has(&self, namespace: &str) -> bool {
+        self.0.has(namespace)
+    }
+
+    /// Why the workloads of the other namespaces are not named.
+    pub fn why(&self) -> Withheld {
+        self.0.why()
+    }
 }
 
 /// What is said about a check without a message whose ProvisioningRequest has no answer.
@@ -152,7 +170,8 @@ impl Found {
 impl Explain {
     /// `client` is used to review the permissions of readers.
     pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
-        Explain { scheduler, stores, decisions, readers: Readers::new(client), scans: Arc::new(Semaphore::new(1)) }
+        let (readers, scans) = (Readers::new(client), Arc::new(Semaphore::new(1)));
+        Explain { scheduler, stores, decisions, readers, jobs: jobs::Jobs::default(), scans }
     }
 
     /// The explanation of a Workload, or of the Workload of a job of this name. Workloads in
@@ -187,6 +206,17 @@ impl Explain {
     /// No Workload has the name, or several jobs have it.
     pub fn whole(&self, namespace: &str, name: &str) -> Result<Value, Unexplained> {
         Ok(self.look_up(namespace, name)?.object(&self.stores, None))
+    }
+
+    /// Those of the namespaces in which the reader may list workloads, and why the others are left
+    /// out.
+    pub async fn readable(&self, reader: &Reader, namespaces: &[String]) -> Readable {
+        Readable(self.readers.listable(reader, namespaces).await)
+    }
+
+    /// The time on the cluster's clock.
+    pub fn clock_now(&self) -> Timestamp {
+        self.scheduler.clock_now()
     }
 
     fn look_up(&self, namespace: &str, name: &str) -> Result<Found, Unexplained> {

@@ -148,7 +148,10 @@ impl Explain {
         if let Some(live) = &live {
             search = Search::new(namespace, &live.name_any());
         }
-        let search = self.over_stays(namespace, search, Search::add).await?;
+        let mut search = self.over_ended(namespace, search, Search::add).await?.0;
+        if let Some(stay) = live.and_then(|live| self.going_on(&live)) {
+            search.add(&stay);
+        }
         let stays = search.newest().ok_or_else(|| Unexplained::NotFound(name.to_owned()))?;
         let (uid, key) = (stays[0].uid.clone(), ObjectKey::namespaced(namespace, stays[0].workload.name.as_str()));
         let decisions = self.decisions.clone();
@@ -176,9 +179,29 @@ impl Explain {
     async fn over_stays<T: Send + 'static>(
         &self,
         namespace: &str,
-        mut into: T,
+        into: T,
         each: impl Fn(&mut T, &Stay) + Send + 'static,
     ) -> Result<T, Unreported> {
+        let (mut into, each) = self.over_ended(namespace, into, each).await?;
+        let mut pass = |workload: &Workload| {
+            if let Some(stay) = self.going_on(workload) {
+                each(&mut into, &stay);
+            }
+        };
+        match namespace {
+            "" => self.stores.workloads.iter().for_each(|workload| pass(&workload)),
+            namespace => self.stores.workloads.iter_namespace(namespace).for_each(|workload| pass(&workload)),
+        }
+        Ok(into)
+    }
+
+    /// Passes the ended stays of a namespace to `each`.
+    async fn over_ended<T: Send + 'static, F: Fn(&mut T, &Stay) + Send + 'static>(
+        &self,
+        namespace: &str,
+        mut into: T,
+        each: F,
+    ) -> Result<(T, F), Unreported> {
         let is_asked = {
             let namespace = namespace.to_owned();
             move |stay: &Stay| namespace.is_empty() || stay.workload.namespace == namespace
@@ -186,22 +209,16 @@ impl Explain {
         // One request after another reads the journal.
         let turn = self.scans.clone().acquire_owned().await.map_err(io::Error::other)?;
         let decisions = self.decisions.clone();
-        let (mut into, each, is_asked) = tokio::task::spawn_blocking(move || {
+        let done = tokio::task::spawn_blocking(move || {
             decisions.each_stay(&mut |stay| {
                 if is_asked(stay) {
                     each(&mut into, stay);
                 }
             })?;
             drop(turn);
-            io::Result::Ok((into, each, is_asked))
-        })
-        .await??;
-        for workload in self.stores.workloads.iter() {
-            if let Some(stay) = self.going_on(&workload).filter(|stay| is_asked(stay)) {
-                each(&mut into, &stay);
-            }
-        }
-        Ok(into)
+            io::Result::Ok((into, each))
+        });
+        Ok(done.await??)
     }
 
     /// The stay of a workload that goes on; `None` if the workload is finished, or is the variant of

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{ask, dashboard, get};
 
-async fn create(client: &Client, object: Value) {
+pub async fn create(client: &Client, object: Value) {
     let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap_or(("", "v1"));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap()));
     let api: kube::Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
@@ -30,7 +30,7 @@ fn queue(name: &str, cpus: u32) -> Value {
             {"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpus}]}]}]}})
 }
 
-fn job(name: &str, cpus: u32) -> Value {
+pub fn job(name: &str, cpus: u32) -> Value {
     json!({"apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": "main"}},
         "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [
@@ -38,7 +38,7 @@ fn job(name: &str, cpus: u32) -> Value {
 }
 
 /// Two queues of a cohort. `one` runs on three of four CPUs; `two` and `three` wait.
-async fn cluster() -> (Embedded, Clock) {
+pub async fn cluster() -> (Embedded, Clock) {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), None);
     let embedded = Embedded::start(options).await.expect("the cluster starts");
@@ -61,7 +61,7 @@ async fn cluster() -> (Embedded, Clock) {
     (embedded, clock)
 }
 
-fn without_markup(page: &str) -> String {
+pub fn without_markup(page: &str) -> String {
     let mut text = String::new();
     for part in page.split('<') {
         text.push_str(part.split_once('>').map_or(part, |(_, text)| text));
@@ -108,8 +108,8 @@ async fn pages_show_quota_order_and_reasons() {
     let overview = get(&pages, "/").await;
     let shown = without_markup(&overview);
     assert!(shown.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 is admitted."), "{shown}");
-    assert!(shown.contains("research cohort default cpu 3 / 4 2 1 blue default cpu 3 / 2 1 2 1"), "{shown}");
-    assert!(shown.contains("green default cpu 0 / 2 0 0"), "{shown}");
+    assert!(shown.contains("research cohort default cpu 3 / 4 1 1 2 1 blue default cpu 3 / 2 1 2 1"), "{shown}");
+    assert!(shown.contains("green default cpu 0 / 2 1 0 0"), "{shown}");
     assert!(overview.contains("<a href=\"/queues/blue\">blue</a>"), "{overview}");
     // Two of the three CPUs are blue's own.
     let bar = "<rect class=\"own\" x=\"0.0\" width=\"66.7\" height=\"8\"></rect>\

@@ -3,20 +3,22 @@
 
 mod cluster;
 mod hostile;
+mod readers;
 
-use berth_dashboard::{Dashboard, Hosts};
+use berth_dashboard::{Dashboard, Hosts, Session};
 use berth_runtime::Clock;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 
 /// The pages of a cluster.
 pub fn dashboard(client: Client, clock: Clock) -> Dashboard {
-    Dashboard { client, hosts: Hosts::default(), clock }
+    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default() }
 }
 
 /// Sends a request as a browser on this machine does.
 pub async fn ask(dashboard: &Dashboard, method: Method, path: &str, host: &str) -> Response<String> {
-    let request = Request::builder().method(method).uri(path).header("Host", host).body(()).expect("a request");
+    let request = Request::builder().method(method).uri(path).header("Host", host);
+    let request = request.body(String::new()).expect("a request");
     dashboard.answer(&request).await
 }
 

@@ -57,7 +57,7 @@ pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> a
     }
     Ok(match options.output {
         Output::Table => forecasts::table(snapshot, &known.state, &forecasts),
-        Output::Json => format!("{:#}\n", forecasts::json(snapshot, &forecasts)),
+        Output::Json => format!("{:#}\n", forecasts::json(snapshot.at, &forecasts)),
     })
 }
 

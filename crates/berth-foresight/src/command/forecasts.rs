@@ -33,7 +33,8 @@ pub(super) fn table(snapshot: &Snapshot, state: &State, forecasts: &[JobForecast
     let row = |forecast: &JobForecast| {
         let name = forecast.owner.as_ref().map_or(&*forecast.key.name, |owner| owner.name.as_str());
         let flavors: Vec<&str> = forecast.flavors.iter().map(|flavor| &**flavor).collect();
-        let after = forecast.unknown.clone().unwrap_or_else(|| forecast.waits_for.join(", "));
+        let unknown = forecast.unknown.as_ref().map(ToString::to_string);
+        let after = unknown.unwrap_or_else(|| forecast.waits_for.join(", "));
         vec![
             format!("{}/{name}", forecast.key.namespace),
             forecast.cluster_queue.as_deref().unwrap_or_default().to_owned(),
@@ -49,10 +50,10 @@ pub(super) fn table(snapshot: &Snapshot, state: &State, forecasts: &[JobForecast
 }
 
 /// One forecast as a sentence.
-pub(super) fn sentence(state: &State, forecast: &JobForecast) -> String {
+pub fn sentence(state: &State, forecast: &JobForecast) -> String {
     let Some(median) = forecast.median else {
-        let why = forecast.unknown.as_deref().unwrap_or_default();
-        return format!("Forecast: the start is unknown: {why}.");
+        let why = forecast.unknown.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        return format!("Forecast: the start is unknown{why}.");
     };
     let mut text = format!("Forecast: starts {}", from_now(state.at, Some(median)));
     match forecast.p90 {
@@ -74,7 +75,7 @@ pub(super) fn sentence(state: &State, forecast: &JobForecast) -> String {
 }
 
 /// One JSON object.
-pub(super) fn json(snapshot: &Snapshot, forecasts: &[JobForecast]) -> Value {
+pub fn json(at: Timestamp, forecasts: &[JobForecast]) -> Value {
     let row = |forecast: &JobForecast| {
         let owner = forecast.owner.as_ref().map(|owner| json!({"kind": owner.kind, "name": owner.name}));
         json!({
@@ -87,9 +88,10 @@ pub(super) fn json(snapshot: &Snapshot, forecasts: &[JobForecast]) -> Value {
             "running": forecast.running.and_then(timestamp),
             "flavors": forecast.flavors.iter().map(|flavor| &**flavor).collect::<Vec<_>>(),
             "waitsFor": forecast.waits_for,
-            "unknown": forecast.unknown,
+            "waitsForOthers": forecast.withheld,
+            "unknown": forecast.unknown.as_ref().map(ToString::to_string),
         })
     };
     let rows: Vec<Value> = forecasts.iter().map(row).collect();
-    json!({"at": snapshot.at.to_string(), "forecasts": rows})
+    json!({"at": at.to_string(), "forecasts": rows})
 }

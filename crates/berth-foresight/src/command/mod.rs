@@ -2,7 +2,7 @@
 
 pub mod check;
 pub mod forecast;
-mod forecasts;
+pub mod forecasts;
 mod progress;
 pub mod replay;
 pub mod source;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use jiff::Timestamp;
 
 use crate::live::State;
 use crate::live::forecast::Prospect;
@@ -46,10 +47,7 @@ impl SourceOptions {
 
     /// The state of a snapshot.
     pub fn prepare(&self, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<Known> {
-        let objects = self.objects(snapshot)?;
-        let state = State::of(&objects, snapshot.at);
-        let prospect = Prospect::new(&objects, &state, &RunTimes::of(&objects, self.run_time), template);
-        Ok(Known { state, prospect })
+        Ok(Known::of(&self.objects(snapshot)?, snapshot.at, self.run_time, template))
     }
 
     fn objects(&self, snapshot: &Snapshot) -> anyhow::Result<Objects> {
@@ -58,15 +56,30 @@ impl SourceOptions {
             let (documents, _) = super::check::documents(std::slice::from_ref(path))?;
             snapshot.objects.extend(documents.into_iter().map(|document| document.value));
         }
-        let objects = snapshot.read();
-        if let Some(invalid) = objects.invalid.first() {
-            bail!("{}: {}", invalid.object, invalid.problems.join("; "));
-        }
-        Ok(objects)
+        valid(&snapshot)
     }
 }
 
+/// The objects of a snapshot.
+///
+/// # Errors
+/// An object cannot be used; the text names it and the problems.
+pub fn valid(snapshot: &Snapshot) -> anyhow::Result<Objects> {
+    let objects = snapshot.read();
+    if let Some(invalid) = objects.invalid.first() {
+        bail!("{}: {}", invalid.object, invalid.problems.join("; "));
+    }
+    Ok(objects)
+}
+
 impl Known {
+    /// The state of a set of objects at `at`; `run_time` is that of jobs about which nothing is known.
+    pub fn of(objects: &Objects, at: Timestamp, run_time: Option<Duration>, template: Template<'_>) -> Known {
+        let state = State::of(objects, at);
+        let prospect = Prospect::new(objects, &state, &RunTimes::of(objects, run_time), template);
+        Known { state, prospect }
+    }
+
     /// The number of a job in the state.
     pub fn find(&self, job: &str) -> anyhow::Result<usize> {
         let (namespace, name) = job.split_once('/').unwrap_or(("default", job));

@@ -141,6 +141,29 @@ fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
     comparison.rows.iter().filter(is_victim).map(|row| row.job.as_str()).collect()
 }
 
+/// What would happen to a new job, in a sentence without names of other jobs.
+fn verdict(comparison: &Comparison, row: &Row) -> String {
+    let Some(fate) = &row.after else { return "It would not be queued.".to_owned() };
+    let Some(admitted) = fate.admitted else {
+        return "It would wait, and its start is unknown.".to_owned();
+    };
+    let start = from_now(comparison.at, Some(admitted));
+    let flavors: Vec<&str> = fate.flavors.iter().map(|flavor| &**flavor).collect();
+    let mut text = format!("It would start {start}");
+    if !flavors.is_empty() {
+        let _ = write!(text, " on flavor {}", flavors.join(", "));
+    }
+    let evicted = victims(comparison, fate).len();
+    if evicted > 0 {
+        let _ = write!(text, ", and evict {evicted} {}", if evicted == 1 { "job" } else { "jobs" });
+    }
+    text.push('.');
+    if fate.evicted.is_some() {
+        let _ = write!(text, " It would be evicted {}.", from_now(comparison.at, fate.evicted));
+    }
+    text
+}
+
 fn cells_of(comparison: &Comparison, row: &Row) -> Vec<String> {
     let now = comparison.at;
     let start = |fate: Option<&JobFuture>| match fate {
@@ -156,7 +179,8 @@ fn cells_of(comparison: &Comparison, row: &Row) -> Vec<String> {
     vec![title, start(row.before.as_ref()), start(after), ends, flavors.join(","), evicted]
 }
 
-fn json(comparison: &Comparison, all: bool) -> Value {
+/// The comparison as one JSON object, with all jobs or only those for which something changes.
+pub fn json(comparison: &Comparison, all: bool) -> Value {
     let fate = |fate: Option<&JobFuture>| {
         fate.map(|fate| {
             json!({
@@ -170,8 +194,11 @@ fn json(comparison: &Comparison, all: bool) -> Value {
         })
     };
     let row = |row: &Row| {
+        let after = row.after.as_ref();
+        let evicts = after.filter(|_| row.is_new).map(|fate| victims(comparison, fate)).unwrap_or_default();
         json!({"job": row.job, "new": row.is_new, "holdsQuota": row.holds,
-               "before": fate(row.before.as_ref()), "after": fate(row.after.as_ref())})
+               "before": fate(row.before.as_ref()), "after": fate(after), "evicts": evicts,
+               "verdict": row.is_new.then(|| verdict(comparison, row))})
     };
     let figures = |it: &Figures| {
         json!({

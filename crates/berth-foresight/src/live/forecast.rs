@@ -5,6 +5,7 @@
 //! draw, because it waits for jobs of unknown run time, counts as admitted last; if the percentile is
 //! one of these, it is unknown.
 
+use std::fmt;
 use std::time::Duration;
 
 use berth_engine::model::{Time, WorkloadKey};
@@ -50,7 +51,61 @@ pub struct JobForecast {
     /// Jobs that end, or are evicted, when it is admitted in the median draw.
     pub waits_for: Vec<String>,
     /// Why the median is unknown.
-    pub unknown: Option<String>,
+    pub unknown: Option<Unknown>,
+    /// Number of further jobs that it waits for, and that the reader may not know.
+    pub withheld: usize,
+}
+
+/// Why a start is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unknown {
+    /// A property of the job or of its queue.
+    Reason(String),
+    /// Nothing is known about the run times of jobs that hold quota; some of them.
+    RunTimes(Vec<String>),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = match self {
+            Unknown::Reason(reason) => return f.write_str(reason),
+            Unknown::RunTimes(names) => names,
+        };
+        f.write_str("nothing is known about the run times of jobs that hold quota")?;
+        if !names.is_empty() {
+            write!(f, ", such as {}", names.join(", "))?;
+        }
+        f.write_str(
+            "; declare a maximum with the label kueue.x-k8s.io/max-exec-time-seconds, or state a time with --run-time",
+        )
+    }
+}
+
+impl JobForecast {
+    /// Removes the names of jobs in namespaces of which the reader may not list the workloads.
+    pub fn withhold(&mut self, may_name: &dyn Fn(&str) -> bool) {
+        let known = |title: &String| may_name(namespace(title));
+        let before = self.waits_for.len();
+        self.waits_for.retain(known);
+        self.withheld += before - self.waits_for.len();
+        if let Some(Unknown::RunTimes(names)) = &mut self.unknown {
+            names.retain(known);
+        }
+    }
+
+    /// Namespaces of the job and of those that it names.
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let unknown = match &self.unknown {
+            Some(Unknown::RunTimes(names)) => names.as_slice(),
+            _ => &[],
+        };
+        std::iter::once(&*self.key.namespace).chain(self.waits_for.iter().chain(unknown).map(|title| namespace(title)))
+    }
+}
+
+/// The namespace of a job's title.
+pub fn namespace(title: &str) -> &str {
+    title.split_once('/').map_or("", |(namespace, _)| namespace)
 }
 
 /// Everything that runs of a state need.
@@ -175,6 +230,7 @@ fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize,
         flavors: of_job.flavors.clone(),
         waits_for,
         unknown: median.is_none().then(|| why_unknown(state, prospect, job)),
+        withheld: 0,
     }
 }
 
@@ -188,29 +244,27 @@ fn ends_at(state: &State, future: &Future, at: Time) -> Vec<String> {
     ends.take(NAMED_MAX).map(|(job, _)| job.title()).collect()
 }
 
-fn why_unknown(state: &State, prospect: &Prospect, job: &LiveJob) -> String {
+fn why_unknown(state: &State, prospect: &Prospect, job: &LiveJob) -> Unknown {
     let workload = &job.workload;
+    let reason = |reason: &str| Unknown::Reason(reason.to_owned());
     if job.cluster_queue.is_none() {
-        return format!("its LocalQueue {} does not exist or leads to no ClusterQueue", workload.queue);
+        let queue = &workload.queue;
+        return Unknown::Reason(format!("its LocalQueue {queue} does not exist or leads to no ClusterQueue"));
     }
     if !workload.active {
-        return "it is not active (spec.active is false)".to_owned();
+        return reason("it is not active (spec.active is false)");
     }
     if workload.on_hold || workload.admission_gated {
-        return "it is on hold".to_owned();
+        return reason("it is on hold");
     }
     if let Some(problem) = &workload.inadmissible {
-        return problem.clone();
+        return reason(problem);
     }
     let mut holders = state.jobs.iter().enumerate().filter(|(_, it)| it.holds());
     let unknown = holders.by_ref().filter(|(number, _)| prospect.is_unknown(*number));
     let names: Vec<String> = unknown.map(|(_, job)| job.title()).take(NAMED_MAX).collect();
     if names.is_empty() {
-        return "no quota becomes free for it, even when all running jobs have ended".to_owned();
+        return reason("no quota becomes free for it, even when all running jobs have ended");
     }
-    format!(
-        "nothing is known about the run times of jobs that hold quota, such as {}; declare a maximum with the label \
-         kueue.x-k8s.io/max-exec-time-seconds, or state a time with --run-time",
-        names.join(", ")
-    )
+    Unknown::RunTimes(names)
 }

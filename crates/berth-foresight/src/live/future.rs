@@ -8,6 +8,7 @@ use berth_load::{Capacity, History, Probe, Unlimited, drive};
 
 use super::State;
 use super::capacity::Pools;
+use super::run_times::NEVER;
 use crate::forward::{Forward, ForwardJob};
 use crate::objects::Objects;
 
@@ -29,6 +30,18 @@ pub struct JobFuture {
     pub evicted: Option<Time>,
     /// Work that evictions lost.
     pub lost: Duration,
+}
+
+impl JobFuture {
+    /// Forgets what would happen after the end of a job whose run time is unknown.
+    fn forget_after(&mut self, horizon: Time) {
+        for time in [&mut self.admitted, &mut self.running, &mut self.ended, &mut self.evicted] {
+            *time = time.filter(|at| *at < horizon);
+        }
+        if self.admitted.is_none() {
+            self.flavors.clear();
+        }
+    }
 }
 
 /// What happens to the jobs of a state, in their order.
@@ -92,7 +105,12 @@ fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, u
     let mut watch =
         Watch { jobs: vec![JobFuture::default(); jobs], since: vec![Since::default(); jobs], waits, open, until };
     let history = drive::run_on(load, config.clone(), &mut watch, capacity);
-    Future { jobs: watch.jobs, history }
+    let horizon = load.start.after(NEVER / 2);
+    let mut jobs = watch.jobs;
+    for job in &mut jobs {
+        job.forget_after(horizon);
+    }
+    Future { jobs, history }
 }
 
 /// Records what happens to each job.

@@ -132,8 +132,13 @@ impl Span {
     fn of(state: &State, future: &Future) -> Span {
         let waiting = state.jobs.iter().zip(&future.jobs).filter(|(job, _)| !job.holds());
         let last = waiting.filter_map(|(_, future)| future.admitted).max();
-        Span { contended: last.unwrap_or(state.at).max(state.at), all: state.at.after(future.history.wall) }
+        Span { contended: last.unwrap_or(state.at).max(state.at), all: last_end(state, future) }
     }
+}
+
+/// The end of the last job whose end is known.
+fn last_end(state: &State, future: &Future) -> Time {
+    future.jobs.iter().filter_map(|job| job.ended).max().unwrap_or(state.at)
 }
 
 fn figures((state, prospect): Side<'_>, future: &Future, span: Span, prices: &Prices) -> Figures {
@@ -141,7 +146,7 @@ fn figures((state, prospect): Side<'_>, future: &Future, span: Span, prices: &Pr
     let priced = |lost_only: bool| cost(history, prices, (state.at, span.all), lost_only);
     let quota = if span.contended > state.at { nominal_quota(prospect.objects()) } else { BTreeMap::new() };
     let mut figures = Figures {
-        wall: history.wall,
+        wall: state.at.until(last_end(state, future)),
         restless: history.restless,
         utilization: utilization(history, &quota, state.at, span.contended),
         fairness: fairness(state, prospect, future),

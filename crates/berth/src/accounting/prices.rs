@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use berth_api::berth::NodePool;
 use berth_api::kueue::v1beta2::ResourceFlavor;
 use berth_apimachinery::quantity::Quantity;
+use berth_embedded::objects;
 use berth_foresight::policy::Prices;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-
-use crate::objects;
 
 /// The prices of a cluster's flavors. Empty if the cluster has no NodePools, or the user may not
 /// list them.

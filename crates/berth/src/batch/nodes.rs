@@ -1,11 +1,10 @@
 //! `berth nodes`: the nodes, their state, and what the pods on them request.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
+use berth_dashboard::node_use::{Use, accelerator, pool, share, state, uses};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -17,14 +16,6 @@ use crate::component::connect::{self, ConnectOptions};
 use crate::listing::{Column, Format, Listing};
 use crate::team::in_words;
 use crate::{foresee, process};
-
-/// Labels with the pool of a node, at the large clouds and in Berth's clusters.
-const POOL_LABELS: [&str; 4] = [
-    "cloud.google.com/gke-nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "kubernetes.azure.com/agentpool",
-    "karpenter.sh/nodepool",
-];
 
 /// Options of `berth nodes`.
 #[derive(Args)]
@@ -60,15 +51,6 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What the pods of a node request.
-#[derive(Default)]
-pub struct Use {
-    /// Number of pods.
-    pub pods: usize,
-    /// Sum of the requests of each resource.
-    pub requests: BTreeMap<String, Quantity>,
-}
-
 /// The list of `berth nodes`. Without pods, the use of the nodes is not known.
 pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, now: Timestamp) -> Listing {
     let nodes: Vec<&Node> = nodes.iter().map(Borrow::borrow).collect();
@@ -85,7 +67,7 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         Column::Wide("ACCELERATOR"),
         Column::Wide("TAINTS"),
     ];
-    let uses = pods.map(uses);
+    let uses = pods.map(|pods| uses(pods));
     let row = |node: &Node| {
         let none = Use::default();
         let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).unwrap_or(&none));
@@ -98,7 +80,7 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         vec![
             node.name_any(),
             state,
-            or_none(pool),
+            or_none(pool.map(str::to_owned)),
             share(node, used, "cpu"),
             accelerator.as_deref().map_or_else(|| "-".to_owned(), |name| share(node, used, name)),
             used.map_or_else(|| "-".to_owned(), |used| used.pods.to_string()),
@@ -119,99 +101,6 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
 
 fn or_none(text: Option<String>) -> String {
     text.unwrap_or_else(|| "<none>".to_owned())
-}
-
-/// Requests of pods that have not ended, by node.
-pub fn uses(pods: &[impl Borrow<Pod>]) -> BTreeMap<String, Use> {
-    let mut uses: BTreeMap<String, Use> = BTreeMap::new();
-    for pod in pods.iter().map(Borrow::borrow).filter(|pod| !has_ended(pod)) {
-        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) else { continue };
-        let used = uses.entry(node.clone()).or_default();
-        used.pods += 1;
-        for (name, amount) in requests(pod) {
-            used.requests.entry(name).or_insert(Quantity::ZERO).add(amount);
-        }
-    }
-    uses
-}
-
-/// True if a pod has released its node's resources.
-pub fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// What a pod requests. Init containers are not counted, except sidecars.
-pub fn requests(pod: &Pod) -> BTreeMap<String, Quantity> {
-    let mut sums = BTreeMap::new();
-    let Some(spec) = &pod.spec else { return sums };
-    let sidecars = spec.init_containers.iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    for container in spec.containers.iter().chain(sidecars) {
-        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        for (name, amount) in requests.into_iter().flatten() {
-            if let Ok(amount) = Quantity::parse(&amount.0) {
-                sums.entry(name.clone()).or_insert(Quantity::ZERO).add(amount);
-            }
-        }
-    }
-    sums
-}
-
-/// The pool of a node, if a label names it.
-pub fn pool(node: &Node) -> Option<String> {
-    POOL_LABELS.iter().find_map(|label| node.labels().get(*label)).cloned()
-}
-
-/// The accelerator resource that a node offers.
-pub fn accelerator(node: &Node) -> Option<String> {
-    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-    allocatable.keys().find(|name| name.contains('/')).cloned()
-}
-
-/// `requested/allocatable` of a resource.
-fn share(node: &Node, used: Option<&Use>, resource: &str) -> String {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(resource));
-    let Some(allocatable) = allocatable else { return "-".to_owned() };
-    match used {
-        Some(used) => {
-            let requested = used.requests.get(resource).map_or_else(|| "0".to_owned(), ToString::to_string);
-            format!("{requested}/{}", allocatable.0)
-        }
-        None => format!("-/{}", allocatable.0),
-    }
-}
-
-/// The state of a node in the words of sinfo, and the reason if pods cannot start there.
-fn state(node: &Node, used: Option<&Use>) -> (String, String) {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    let reason = || ready.and_then(|ready| ready.reason.clone()).unwrap_or_else(|| "NotReady".to_owned());
-    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let busy = used.is_some_and(|used| used.pods > 0);
-    let full = match accelerator(node) {
-        Some(name) => is_full(node, used, &name),
-        None => is_full(node, used, "cpu"),
-    };
-    if ready.is_none_or(|ready| ready.status != "True") {
-        ("down".to_owned(), reason())
-    } else if cordoned {
-        let state = if busy { "draining" } else { "drained" };
-        (state.to_owned(), "cordoned".to_owned())
-    } else if full {
-        ("allocated".to_owned(), String::new())
-    } else if used.is_none() {
-        ("up".to_owned(), String::new())
-    } else {
-        let state = if busy { "mixed" } else { "idle" };
-        (state.to_owned(), String::new())
-    }
-}
-
-fn is_full(node: &Node, used: Option<&Use>, resource: &str) -> bool {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(resource));
-    let allocatable = allocatable.and_then(|amount| Quantity::parse(&amount.0).ok());
-    let requested = used.and_then(|used| used.requests.get(resource));
-    matches!((allocatable, requested), (Some(all), Some(requested)) if requested.nanos() >= all.nanos())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::pki_types::CertificateDer;
@@ -43,13 +43,16 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
     bound.map(Some).with_context(|| format!("{what}: cannot listen on this address"))
 }
 
-/// A response in preparation.
-pub type Answer = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+/// A response in preparation, with a whole body or a stream.
+pub type Answer<B = Full<Bytes>> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 /// Responds to requests.
-pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+pub type Handler<B = Full<Bytes>> = Arc<dyn Fn(Request<Incoming>) -> Answer<B> + Send + Sync>;
 
 /// Serves until dropped. `tls` returns the certificate for each handshake.
-pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
+pub async fn serve<B>(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler<B>)
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let acceptor = tls.map(TlsAcceptor::from);
     // Dropping the set closes the connections.
@@ -93,7 +96,10 @@ impl Peer {
     }
 }
 
-async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) {
+async fn accept<B>(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler<B>)
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else { return converse(stream, peer, None, handler).await };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
@@ -106,12 +112,14 @@ async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAccepto
     }
 }
 
-async fn converse(
+async fn converse<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     shown: Option<PeerCertificates>,
-    handler: Handler,
-) {
+    handler: Handler<B>,
+) where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         if let Some(shown) = &shown {

@@ -3,6 +3,7 @@
 
 pub mod candidate;
 pub mod certificate;
+pub mod clients;
 pub mod election;
 pub mod endpoints;
 pub mod guard;

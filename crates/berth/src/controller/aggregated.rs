@@ -8,27 +8,25 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use berth_apimachinery::status::Status;
-use berth_apiserver::auth::authn::x509_user;
 use berth_apiserver::auth::request_header::RequestHeaders;
 use berth_apiserver::{Asked, Body, Extension, RequestInfo, UserInfo, extension};
 use berth_controllers::{aggregated, rights};
 use berth_runtime::Clock;
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use parking_lot::RwLock;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use tokio::sync::Notify;
 
 use crate::component::Leading;
+use crate::component::clients::{ClientAuthority, TrustedProxy};
 use crate::component::listen::{self, PeerCertificates};
 
 /// ConfigMap in which every cluster publishes the certificate authority of its front proxy.
@@ -39,21 +37,15 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Interval after a failure; also the minimum time between two reads that unknown clients cause.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How requests of the API server are recognized: the front proxy's authority, and the headers with
-/// the user.
-struct FrontProxyTrust {
-    verifier: Arc<dyn ClientCertVerifier>,
-    /// Accepted common names of the front proxy's certificate; every name if empty.
-    names: Vec<String>,
-    headers: RequestHeaders,
-}
+/// Maximum size of a request's body: that of the API server.
+const BODY_BYTES_MAX: usize = 3 << 20;
 
 /// Serves the groups. Clones share their state.
 #[derive(Clone)]
 pub struct Aggregated {
     groups: Arc<[Arc<dyn Extension>]>,
     leading: Leading,
-    trust: Arc<RwLock<Option<FrontProxyTrust>>>,
+    trust: Arc<RwLock<Option<TrustedProxy>>>,
     /// Notified when a client presented a certificate of an unknown authority: the API server may
     /// have a new one.
     unknown_authority: Arc<Notify>,
@@ -67,20 +59,21 @@ impl Aggregated {
 
     /// Responds to a request below `/apis/`.
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        // The body is not read, and is dropped before the response is computed.
-        match self.find(&request.map(drop)).await {
+        let (parts, body) = request.into_parts();
+        let body = match body_of(&parts.method, body).await {
+            Ok(body) => body,
+            Err(status) => return refusal(&status),
+        };
+        match self.find(&Request::from_parts(parts, ()), &body).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
                 Response::from_parts(parts, Full::new(body.bytes().cloned().unwrap_or_default()))
             }
-            Err(status) => {
-                let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                listen::answer(code, "application/json", status.to_value().to_string())
-            }
+            Err(status) => refusal(&status),
         }
     }
 
-    async fn find(&self, request: &Request<()>) -> Result<Response<Body>, Status> {
+    async fn find(&self, request: &Request<()>, body: &[u8]) -> Result<Response<Body>, Status> {
         let user = self.user(request)?;
         let query = request.uri().query().unwrap_or_default();
         let info = RequestInfo::parse(request.method(), request.uri().path(), query);
@@ -90,7 +83,7 @@ impl Aggregated {
         }
         let group = extension::find(&self.groups, &info).ok_or_else(Status::no_such_path)?;
         let asked = Asked { info: &info, query, user: &user };
-        extension::answer(group, asked, request.headers()).await
+        extension::answer(group, asked, request.headers(), body).await
     }
 
     /// The user of the request that the front proxy forwards. Requests of all other clients are
@@ -98,15 +91,12 @@ impl Aggregated {
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
         let refused = || Status::unauthorized("only requests that the API server forwards are accepted here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
-        let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
         let trust = self.trust.read();
-        let known = trust.as_ref().filter(|trust| trust.is_front_proxy(leaf, chain));
-        let Some(trust) = known else {
+        let Some(trust) = trust.as_ref().filter(|trust| trust.is_it(shown)) else {
             self.unknown_authority.notify_one();
             return Err(refused());
         };
-        let headers = request.headers().iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        trust.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
+        trust.user(request.headers()).ok_or_else(refused)
     }
 
     /// Keeps the front proxy's certificate authority up to date, until dropped.
@@ -115,8 +105,7 @@ impl Aggregated {
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let mut said = String::new();
         loop {
-            let read =
-                api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| FrontProxyTrust::read(&found));
+            let read = api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| front_proxy(&found));
             let wait = match read {
                 Ok(trust) => {
                     *self.trust.write() = Some(trust);
@@ -143,43 +132,45 @@ impl Aggregated {
     }
 }
 
-impl FrontProxyTrust {
-    /// The content of the ConfigMap.
-    fn read(found: &ConfigMap) -> anyhow::Result<Self> {
-        let text = |key: &str| found.data.as_ref().and_then(|data| data.get(key)).map(String::as_str);
-        let list = |key: &str| -> anyhow::Result<Vec<String>> {
-            match text(key) {
-                Some(json) => serde_json::from_str(json).with_context(|| format!("data.{key}")),
-                None => Ok(Vec::new()),
-            }
-        };
-        const AUTHORITY: &str = "requestheader-client-ca-file";
-        let pem = text(AUTHORITY)
-            .ok_or_else(|| anyhow!("no {AUTHORITY}: the API server does not support aggregated APIs"))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            roots.add(certificate.map_err(|error| anyhow!("data.{AUTHORITY}: {error}"))?)?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        Ok(Self {
-            verifier: verifier.with_context(|| format!("data.{AUTHORITY}"))?,
-            names: list("requestheader-allowed-names")?,
-            headers: RequestHeaders {
-                names: list("requestheader-username-headers")?,
-                uids: list("requestheader-uid-headers")?,
-                groups: list("requestheader-group-headers")?,
-                extra_prefixes: list("requestheader-extra-headers-prefix")?,
-            },
-        })
+/// The body of a question. Other requests have none: it is dropped before the response is computed.
+async fn body_of(method: &Method, body: Incoming) -> Result<Bytes, Status> {
+    if *method != Method::POST {
+        return Ok(Bytes::new());
     }
+    let read = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    read.map(http_body_util::Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {
+        true => Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}")),
+        false => Status::bad_request(format!("the request's body ended early: {error}")),
+    })
+}
 
-    fn is_front_proxy(&self, leaf: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> bool {
-        let now = u64::try_from(Clock::system().now().as_second()).unwrap_or_default();
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
-        let named = || x509_user(leaf.as_ref()).is_some_and(|user| self.names.contains(&user.name));
-        self.verifier.verify_client_cert(leaf, chain, now).is_ok() && (self.names.is_empty() || named())
-    }
+fn refusal(status: &Status) -> Response<Full<Bytes>> {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    listen::answer(code, "application/json", status.to_value().to_string())
+}
+
+/// The front proxy in the ConfigMap.
+fn front_proxy(found: &ConfigMap) -> anyhow::Result<TrustedProxy> {
+    let text = |key: &str| found.data.as_ref().and_then(|data| data.get(key)).map(String::as_str);
+    let list = |key: &str| -> anyhow::Result<Vec<String>> {
+        match text(key) {
+            Some(json) => serde_json::from_str(json).with_context(|| format!("data.{key}")),
+            None => Ok(Vec::new()),
+        }
+    };
+    const AUTHORITY: &str = "requestheader-client-ca-file";
+    let pem =
+        text(AUTHORITY).ok_or_else(|| anyhow!("no {AUTHORITY}: the API server does not support aggregated APIs"))?;
+    Ok(TrustedProxy {
+        clients: ClientAuthority::of(pem).with_context(|| format!("data.{AUTHORITY}"))?,
+        names: list("requestheader-allowed-names")?,
+        headers: RequestHeaders {
+            names: list("requestheader-username-headers")?,
+            uids: list("requestheader-uid-headers")?,
+            groups: list("requestheader-group-headers")?,
+            extra_prefixes: list("requestheader-extra-headers-prefix")?,
+        },
+    })
 }
 
 /// Accepts any certificate whose key the client has, or none. API servers call webhooks with any

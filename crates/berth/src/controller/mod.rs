@@ -32,8 +32,10 @@ use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::journal::JournalOptions;
 use crate::node_health::{NodeHealth, NodeHealthOptions};
+use crate::page::options::ControllerPages;
 use crate::process;
 use aggregated::Aggregated;
+pub use aggregated::AnyCertificate;
 use webhook::app_wrappers::AppWrappers;
 use webhook::{Further, WebhookOptions};
 
@@ -77,6 +79,8 @@ pub struct Options {
     webhooks: WebhookOptions,
     #[command(flatten)]
     node_health: NodeHealthOptions,
+    #[command(flatten)]
+    pages: ControllerPages,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -143,6 +147,8 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let api_server = connection.cluster_url.clone();
     let bound = component.endpoints.bind(places(&file)).await?;
     let hooks = options.webhooks.bind(&file).await?;
+    let pages = options.pages.bind().await?;
+    let own = connection.clone();
     let requests = Requests::default();
     if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
         anyhow::ensure!(
@@ -201,6 +207,9 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let of_metrics = certificate.clone();
+    if let Some(pages) = pages {
+        options.pages.serve(pages, &own, reviewer.clone(), certificate.clone(), &mut tasks)?;
+    }
     let caches = manager.cache_state();
     let (leads, figures) = (leading.clone(), controllers.clone());
     // Health, metrics and explanations.

@@ -22,6 +22,8 @@ pub struct Cluster {
     /// The options that give another process the same clock; `None` for the system's clock.
     pub time: Vec<String>,
     /// Keeps the cluster's folder while the process runs.
+    /// The lines that the process printed until it was ready.
+    printed: Vec<String>,
     _home: tempfile::TempDir,
 }
 
@@ -104,10 +106,24 @@ impl Cluster {
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
         // The last printed line means that the API responds.
-        let next = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("Next"));
+        let mut printed = Vec::new();
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let is_last = line.starts_with("Next");
+            printed.push(line);
+            if is_last {
+                break;
+            }
+        }
+        let next = printed.last().filter(|line| line.starts_with("Next"));
         let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
         let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();
-        Self { process, kubeconfig, time, _home: home }
+        Self { process, kubeconfig, time, printed, _home: home }
+    }
+
+    /// What the process printed at its start after this label.
+    pub fn printed(&self, label: &str) -> Option<String> {
+        let line = self.printed.iter().find(|line| line.starts_with(label))?;
+        Some(line[label.len()..].trim().to_owned())
     }
 
     /// Runs kubectl.

@@ -27,6 +27,7 @@ mod memory;
 mod mlbatch;
 mod mlbatch_programs;
 mod outage;
+mod pages;
 mod process;
 mod processes;
 mod programs;

@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_apimachinery::quantity::Quantity;
-use berth_dashboard::tree;
+use berth_dashboard::{node_use, tree};
 use clap::ValueEnum;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
 use super::sheet::{Bar, Sheet};
 use super::state::State;
-use crate::batch::nodes as lists;
 
 /// A view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -162,9 +161,9 @@ pub fn summary(state: &State) -> String {
 /// Requested and existing accelerators of all nodes, by resource.
 fn accelerators(state: &State) -> Vec<String> {
     let mut sums: BTreeMap<String, (Quantity, Quantity)> = BTreeMap::new();
-    let uses = all_pods(state).map(lists::uses);
+    let uses = all_pods(state).map(node_use::uses);
     for node in &state.nodes.objects {
-        let Some(resource) = lists::accelerator(node) else { continue };
+        let Some(resource) = node_use::accelerator(node) else { continue };
         let status = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         let Some(allocatable) = status.and_then(|all| all.get(&resource)).map(tree::amount) else { continue };
         let sum = sums.entry(resource.clone()).or_insert((Quantity::ZERO, Quantity::ZERO));

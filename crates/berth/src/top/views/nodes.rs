@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
-use berth_dashboard::tree;
+use berth_dashboard::{node_use, tree};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
@@ -49,15 +49,15 @@ const MODEL_LABELS: [&str; 5] = [
 ];
 
 pub(super) fn gpus(state: &State) -> Sheet {
-    let uses = all_pods(state).map(nodes::uses);
+    let uses = all_pods(state).map(node_use::uses);
     let mut holders: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
-    let running = state.pods.objects.iter().filter(|pod| !nodes::has_ended(pod));
+    let running = state.pods.objects.iter().filter(|pod| !node_use::has_ended(pod));
     let accelerators: BTreeMap<String, String> =
-        state.nodes.objects.iter().filter_map(|node| Some((node.name_any(), nodes::accelerator(node)?))).collect();
+        state.nodes.objects.iter().filter_map(|node| Some((node.name_any(), node_use::accelerator(node)?))).collect();
     for pod in running {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
         let Some(resource) = accelerators.get(node) else { continue };
-        if let Some(held) = nodes::requests(pod).get(resource).filter(|held| !held.is_zero()) {
+        if let Some(held) = node_use::requests(pod).get(resource).filter(|held| !held.is_zero()) {
             let holder = format!("{}/{}: {held}", pod.namespace().unwrap_or_default(), pod.name_any());
             holders.entry((node, resource)).or_default().push(holder);
         }
@@ -78,7 +78,7 @@ pub(super) fn gpus(state: &State) -> Sheet {
             Cell::Text(or_none(&model.unwrap_or_default())),
             Cell::Bar(bar(&used.unwrap_or(Quantity::ZERO), &allocatable)),
             Cell::Text(format!("{}/{allocatable}", used.map_or_else(|| "-".to_owned(), |used| used.to_string()))),
-            Cell::Text(or_none(&nodes::pool(node).unwrap_or_default())),
+            Cell::Text(or_none(node_use::pool(node).unwrap_or_default())),
             Cell::Text(held),
             Cell::Text(resource.clone()),
         ];
@@ -109,7 +109,7 @@ pub(super) fn pods(state: &State, scope: &Scope) -> Sheet {
     let row = |pod: &Arc<Pod>| {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-        let requests = nodes::requests(pod);
+        let requests = node_use::requests(pod);
         let of = |name: &str| requests.get(name).map_or_else(|| "-".to_owned(), ToString::to_string);
         let accelerators = requests.iter().filter(|(name, _)| name.contains('/'));
         let accelerators: Vec<String> = accelerators.map(|(name, amount)| format!("{amount} {name}")).collect();

@@ -18,9 +18,30 @@ const PAGE: u32 = 500;
 /// Objects of a cluster, and what could not be listed.
 #[derive(Default)]
 pub struct Listed {
+    /// The objects.
     pub documents: Vec<Document>,
     /// A text per kind that could not be listed.
     pub missing: Vec<String>,
+}
+
+/// A kind that must be listed cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{plural} cannot be listed: {source}")]
+pub struct Unlisted {
+    /// Plural name of the kind.
+    pub plural: String,
+    /// The API server's error.
+    pub source: kube::Error,
+}
+
+impl Listed {
+    /// The kind without which the state would be another one, and that could not be listed.
+    pub fn incomplete(&self) -> Option<&str> {
+        let needed = |missing: &&String| {
+            ["workloads", "localqueues", "resourceflavors"].iter().any(|it| missing.starts_with(it))
+        };
+        self.missing.iter().find(needed).map(String::as_str)
+    }
 }
 
 /// The kinds on which decisions depend. Pods are large, and only some uses need them.
@@ -52,7 +73,7 @@ fn kinds(with_pods: bool) -> Vec<ApiResource> {
 ///
 /// # Errors
 /// The cluster cannot be reached, or does not let the user list ClusterQueues.
-pub async fn list(client: &Client, with_pods: bool) -> anyhow::Result<Listed> {
+pub async fn list(client: &Client, with_pods: bool) -> Result<Listed, Unlisted> {
     let mut listed = Listed::default();
     for kind in kinds(with_pods) {
         match list_kind(client, &kind).await {
@@ -61,7 +82,7 @@ pub async fn list(client: &Client, with_pods: bool) -> anyhow::Result<Listed> {
             Err(kube::Error::Api(status)) if kind.kind != "ClusterQueue" => {
                 listed.missing.push(format!("{}: {}", kind.plural, status.message));
             }
-            Err(error) => return Err(crate::team::in_words(&kind.plural, error)),
+            Err(source) => return Err(Unlisted { plural: kind.plural, source }),
         }
     }
     Ok(listed)

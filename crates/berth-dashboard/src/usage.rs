@@ -1,0 +1,179 @@
+//! The usage of a period, as `berth usage` reports it.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::usage::{UsageGroup, UsageReport};
+use berth_controllers::explain::ask;
+use http::{Response, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::dashboard::Dashboard;
+use crate::html::Html;
+use crate::layout;
+use crate::overview::cannot;
+use crate::read::{self, Unread};
+use crate::request::{Asked, Parameters};
+use crate::state;
+
+/// The periods to choose from, and their hours.
+const PERIODS: [(&str, &str, i64); 5] = [
+    ("1h", "Last hour", 1),
+    ("24h", "Last day", 24),
+    ("7d", "Last week", 7 * 24),
+    ("30d", "Last 30 days", 30 * 24),
+    ("365d", "Last year", 365 * 24),
+];
+/// What to group by.
+const BY: [(&str, &str); 5] = [
+    ("team", "By team"),
+    ("user", "By user"),
+    ("queue", "By ClusterQueue"),
+    ("localqueue", "By LocalQueue"),
+    ("flavor", "By flavor"),
+];
+
+/// The page.
+pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
+    let frame = dashboard.frame(asked, "Usage", &["usage"]);
+    let given = &asked.parameters;
+    let now = dashboard.now().await;
+    let by = BY.iter().map(|(by, _)| *by).find(|by| given.get("by") == Some(by)).unwrap_or("team");
+    let query = format!("by={by}&{}", period(given, now, "7d"));
+    let read = read::within(ask::usage(&dashboard.client, given.get("ns"), &query)).await;
+    let report: Result<UsageReport, Unread> =
+        read.and_then(|it| serde_json::from_value(it).map_err(|error| Unread::Failed(error.to_string())));
+    let code = report.as_ref().map_or_else(Unread::code, |_| StatusCode::OK);
+    layout::page(code, &frame, |html| {
+        html.class("div", "bar-line", |html| {
+            html.line("h1", "", "Usage");
+            periods(html, "/usage", given, "7d", &BY);
+        });
+        match &report {
+            Ok(report) => show(html, report),
+            Err(unread) => cannot(html, unread),
+        }
+    })
+}
+
+/// The start of the period that the reader chose, as a parameter.
+pub fn period(given: &Parameters, now: Timestamp, usual: &str) -> String {
+    let chosen = given.get("since").unwrap_or(usual);
+    let hours = PERIODS.iter().find(|(name, ..)| *name == chosen).map_or(24, |(.., hours)| *hours);
+    let since = now.checked_sub(SignedDuration::from_hours(hours)).unwrap_or(now);
+    format!("since={}", berth_apimachinery::percent::component(&berth_apimachinery::times::time(since)))
+}
+
+/// The form with the period, the namespace and the groups.
+pub fn periods(
+    html: &mut Html,
+    action: &'static str,
+    given: &Parameters,
+    usual: &'static str,
+    by: &[(&'static str, &'static str)],
+) {
+    html.element("form", &[("class", &"filter"), ("action", &action), ("data-instant", &"")], |html| {
+        let all: Vec<(&str, &str)> = PERIODS.iter().map(|(value, text, _)| (*value, *text)).collect();
+        select(html, "since", "Period", &all, given.get("since").unwrap_or(usual));
+        if !by.is_empty() {
+            select(html, "by", "Groups", by, given.get("by").unwrap_or("team"));
+        }
+        let namespace = given.get("ns").unwrap_or_default();
+        html.open(
+            "input",
+            &[("name", &"ns"), ("aria-label", &"Namespace"), ("placeholder", &"All namespaces"), ("value", &namespace)],
+        );
+        html.markup("<button>Show</button>");
+    });
+}
+
+fn select(html: &mut Html, name: &'static str, label: &'static str, options: &[(&str, &str)], chosen: &str) {
+    html.element("select", &[("name", &name), ("aria-label", &label)], |html| {
+        for (value, text) in options {
+            let mut attributes: Vec<(&'static str, &dyn std::fmt::Display)> = vec![("value", value)];
+            if *value == chosen {
+                attributes.push(("selected", &""));
+            }
+            html.element("option", &attributes, |html| html.text(text));
+        }
+    });
+}
+
+fn show(html: &mut Html, report: &UsageReport) {
+    if let Some(withheld) = &report.withheld {
+        let (stays, why) = (withheld.stays, &withheld.why.message);
+        html.line("p", "quiet", format_args!("{stays} stays of other namespaces are left out. {why}"));
+    }
+    if let Some(known) = &report.known_since {
+        html.line(
+            "p",
+            "quiet",
+            format_args!("Ends of jobs are known since {}.", berth_apimachinery::times::time(known.0)),
+        );
+    }
+    if report.groups.is_empty() {
+        html.line("p", "quiet", "Nothing was used in this period.");
+        return;
+    }
+    let columns = [
+        "Group",
+        "#Jobs",
+        "#Succeeded",
+        "#Failed",
+        "#Preempted",
+        "#Evicted",
+        "#Wait (median)",
+        "#Wait (90 %)",
+        "Resource",
+        "#Hours",
+        "#Lost",
+        "#Of quota",
+    ];
+    layout::rows(html, &columns, |html| {
+        for group in &report.groups {
+            rows(html, group, &group.name);
+        }
+        if report.groups.len() > 1 {
+            rows(html, &report.total, "All");
+        }
+    });
+}
+
+/// Hours, lost hours and hours of quota per resource.
+fn by_resource(group: &UsageGroup) -> BTreeMap<&str, [f64; 3]> {
+    let mut sums: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+    for used in &group.used {
+        let sum = sums.entry(&used.resource).or_default();
+        sum[0] += used.hours;
+        sum[1] += used.lost_by_preemption + used.lost_by_eviction + used.lost_by_failure;
+        sum[2] += used.quota_hours.unwrap_or(0.0);
+    }
+    sums
+}
+
+fn rows(html: &mut Html, group: &UsageGroup, name: &str) {
+    let name = if name.is_empty() { "none" } else { name };
+    let sums = by_resource(group);
+    let mut resources = sums.iter();
+    for row in 0..sums.len().max(1) {
+        html.class("tr", "", |html| {
+            html.line("td", "name", if row == 0 { name } else { "" });
+            let counts = [group.jobs, group.succeeded, group.failed, group.preemptions, group.evictions];
+            for count in counts {
+                html.line("td", "number", if row == 0 { count.to_string() } else { String::new() });
+            }
+            for seconds in [group.wait.p50, group.wait.p90] {
+                let is_known = row == 0 && group.wait.admissions > 0;
+                html.line("td", "number", if is_known { state::duration(seconds as i64) } else { String::new() });
+            }
+            let Some((resource, [hours, lost, quota])) = resources.next() else {
+                html.markup("<td></td><td></td><td></td><td></td>");
+                return;
+            };
+            html.line("td", "nowrap", resource);
+            html.line("td", "number", format_args!("{hours:.1}"));
+            html.line("td", if *lost > 0.0 { "number bad" } else { "number quiet" }, format_args!("{lost:.1}"));
+            let share = (*quota > 0.0).then(|| format!("{:.0} %", hours / quota * 100.0));
+            html.line("td", "number", share.unwrap_or_default());
+        });
+    }
+}

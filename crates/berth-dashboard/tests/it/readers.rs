@@ -1,0 +1,171 @@
+//! Two users with different rights on every page and on the streams of updates.
+
+use std::time::Duration;
+
+use berth_apiserver::UserInfo;
+use berth_dashboard::{Dashboard, live};
+use berth_embedded::Embedded;
+use berth_runtime::Clock;
+use futures::StreamExt;
+use http::{Method, Request, StatusCode};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::api::DeleteParams;
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::cluster::{cluster, create, job, without_markup};
+use crate::{ask, dashboard};
+
+/// A cluster in which `ann` may read everything of namespace `team` and no other namespace.
+async fn with_ann() -> (Embedded, Clock, Dashboard, Dashboard) {
+    let (embedded, clock) = cluster().await;
+    let admin = embedded.admin_client();
+    create(&admin, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    let queue = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "blue"}});
+    create(&admin, queue).await;
+    submit(&admin, "wanted").await;
+    let rbac = "rbac.authorization.k8s.io";
+    for role in ["kueue-workload-viewer-role", "berth-explanation-viewer-role", "view"] {
+        let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+            "metadata": {"name": role, "namespace": "team"},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": "ann"}]});
+        create(&admin, binding).await;
+    }
+    clock.sleep(Duration::from_secs(2)).await;
+    let ann = Client::new(embedded.server().in_process(UserInfo::new("ann", &[])), "default");
+    let (hers, whole) = (dashboard(ann, clock.clone()), dashboard(admin, clock.clone()));
+    (embedded, clock, hers, whole)
+}
+
+/// Creates a job in namespace `team`.
+async fn submit(admin: &Client, name: &str) {
+    let mut object = job(name, 2);
+    object["metadata"]["namespace"] = json!("team");
+    create(admin, object).await;
+}
+
+async fn code(pages: &Dashboard, path: &str) -> (u16, String) {
+    let page = ask(pages, Method::GET, path, "localhost").await;
+    (page.status().as_u16(), page.into_body())
+}
+
+async fn question(pages: &Dashboard, form: &str) -> (u16, String) {
+    let request = Request::post("/what-if").header("Host", "localhost").header("Origin", "http://localhost");
+    let page = pages.answer(&request.body(form.to_owned()).expect("a request")).await;
+    (page.status().as_u16(), page.into_body())
+}
+
+/// Texts that only readers of namespace `default` may see.
+const OF_OTHERS: [&str; 4] = ["default/one", "default/two", "job-one", "job-two"];
+
+#[tokio::test(start_paused = true)]
+async fn every_page_shows_what_its_reader_may_read() {
+    let (embedded, _, hers, whole) = with_ann().await;
+    // Path, status for the user of one namespace, status for the administrator.
+    for (path, of_ann, of_admin) in [
+        ("/", 403, 200),
+        ("/queues/blue", 403, 200),
+        ("/jobs", 403, 200),
+        ("/jobs?ns=team", 200, 200),
+        ("/jobs?ns=default", 403, 200),
+        ("/jobs?ns=team&group=user&sort=-priority&q=wanted", 200, 200),
+        ("/workloads/team/wanted", 200, 200),
+        ("/workloads/default/one", 403, 200),
+        ("/workloads/default/one/yaml", 403, 404),
+        ("/logs/team/none", 404, 404),
+        ("/logs/default/none", 403, 404),
+        ("/nodes", 403, 200),
+        ("/provisioning", 403, 200),
+        ("/preemptions", 403, 200),
+        ("/preemptions?ns=team", 200, 200),
+        ("/preemptions?ns=default", 403, 200),
+        ("/usage", 403, 200),
+        ("/usage?ns=team&by=user", 200, 200),
+        ("/usage?ns=default", 403, 200),
+        ("/what-if", 200, 200),
+    ] {
+        let (code_of_ann, page) = code(&hers, path).await;
+        assert_eq!(code_of_ann, of_ann, "{path} of ann: {page}");
+        // A refusal repeats the name that the reader asked for.
+        let named = OF_OTHERS.iter().find(|text| page.contains(*text) && !path.contains("default"));
+        assert_eq!(named, None, "{path} of ann: {page}");
+        let (code_of_admin, page) = code(&whole, path).await;
+        assert_eq!(code_of_admin, of_admin, "{path} of the administrator: {page}");
+    }
+    let (_, page) = code(&whole, "/jobs").await;
+    for shown in ["default/one", "default/two", "team/wanted"] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    let (_, page) = code(&hers, "/jobs?ns=team").await;
+    assert!(page.contains("team/wanted") && without_markup(&page).contains("All 1"), "{page}");
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_is_answered_with_the_rights_of_the_reader_and_creates_nothing() {
+    let (embedded, _, hers, whole) = with_ann().await;
+    let manifest = "manifests=apiVersion: batch/v1%0Akind: Job%0Ametadata: {name: new, labels: {kueue.x-k8s.io/queue-name: \
+                    main}}%0Aspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: \
+                    {requests: {cpu: 1}}}]}}}";
+    let (code, page) = question(&hers, &format!("ns=team&{manifest}")).await;
+    let shown = without_markup(&page);
+    assert!(code == 200 && shown.contains("team/new : It would "), "{code} {shown}");
+    assert_eq!(OF_OTHERS.iter().find(|text| page.contains(*text)), None, "{page}");
+    assert!(!shown.contains("Mean time to their start"), "figures of the cluster need rights to it: {shown}");
+    for scope in ["ns=default", "ns="] {
+        let (code, page) = question(&hers, &format!("{scope}&{manifest}")).await;
+        assert!(code == 403 && page.contains("You may not read this"), "{scope}: {code} {page}");
+    }
+    let (code, page) = question(&whole, "ns=&quotas=blue/default/cpu%3D%2B8").await;
+    let shown = without_markup(&page);
+    assert!(code == 200 && shown.contains("default/two"), "{code} {shown}");
+    let (code, page) = question(&whole, "ns=team&manifests=kind: Pod%0Ametadata: {name: a}").await;
+    assert!(code == 502 && page.contains("no job that would be queued"), "{code} {page}");
+    let (_, page) = crate::readers::code(&whole, "/jobs?ns=team").await;
+    assert!(!page.contains("team/new"), "nothing is created: {page}");
+    // Another web site cannot ask in the reader's name.
+    let request = Request::post("/what-if").header("Host", "localhost").header("Origin", "http://evil.example");
+    let refused = whole.answer(&request.body(manifest.to_owned()).expect("a request")).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_follow_changes_and_end_soon_after_a_lost_right() {
+    let (embedded, clock, hers, _) = with_ann().await;
+    let admin = embedded.admin_client();
+    assert!(live::updates(hers.clone(), "/script.js").is_none() && live::updates(hers.clone(), "none").is_none());
+    let refused = live::updates(hers.clone(), "/jobs").expect("a page");
+    let first = Box::pin(refused).next().await.expect("an event").expect("no failure");
+    assert!(first.starts_with("event: end\n") && !first.contains("team/wanted"), "{first}");
+
+    let mut updates = Box::pin(live::updates(hers, "/jobs?ns=team").expect("a page"));
+    let mut next = async || updates.next().await.map(|event| event.expect("no failure"));
+    let first = next().await.expect("an event");
+    assert!(first.starts_with("event: page\n") && first.contains("team/wanted"), "{first}");
+    submit(&admin, "further").await;
+    let begin = clock.now();
+    loop {
+        let event = next().await.expect("an event");
+        assert!(clock.now().duration_since(begin).as_secs() <= 5, "{event}");
+        if event.contains("team/further") {
+            break;
+        }
+    }
+    let bindings: Api<RoleBinding> = Api::namespaced(admin.clone(), "team");
+    bindings.delete("berth-explanation-viewer-role", &DeleteParams::default()).await.expect("deleted");
+    let begin = clock.now();
+    loop {
+        let event = next().await.expect("an event");
+        if event.starts_with("event: end\n") {
+            assert!(!event.contains("team/wanted"), "{event}");
+            break;
+        }
+    }
+    let seconds = clock.now().duration_since(begin).as_secs();
+    assert!(seconds <= 30, "the stream went on for {seconds} s");
+    assert_eq!(next().await, None);
+    embedded.stop().await;
+}

@@ -1,0 +1,365 @@
+//! The future in the API group `explain.berth.dev`: forecasts of the waiting jobs, and what would
+//! happen if manifests were applied. Both run the engine forward from the state of the cluster, as
+//! `berth forecast` and `berth what-if` do. Nothing is created.
+//!
+//! The controllers read the whole state. The response names only jobs of namespaces in which the
+//! reader may list workloads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_apimachinery::status::Status;
+use berth_controllers::Installed;
+use berth_controllers::explain::{GROUP, Readable, Reader, VERSION};
+use berth_foresight::command::source::{Known, valid};
+use berth_foresight::command::{forecasts, what_if};
+use berth_foresight::live::forecast::{self, JobForecast, Plan, namespace};
+use berth_foresight::live::what_if::compare;
+use berth_foresight::objects::{Objects, read};
+use berth_foresight::policy::Prices;
+use berth_foresight::snapshot::{Changes, Snapshot};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::objects;
+
+/// Least time for which forecasts are fresh: many readers look at them at once.
+const FRESH: Duration = Duration::from_secs(5);
+/// Computations take at most one part in this many of the time.
+const SHARE: u32 = 10;
+/// Age up to which a reader gets forecasts while newer ones are computed.
+const USABLE: Duration = Duration::from_secs(120);
+/// Number of runs per forecast, as for `berth forecast`.
+const DRAWS: usize = 20;
+/// Maximum number of objects in a question.
+const MANIFESTS_MAX: usize = 100;
+
+/// Computes futures, one after the other; clones share the last one.
+#[derive(Clone, Default)]
+pub(crate) struct Foresight {
+    kept: Arc<parking_lot::Mutex<Option<Kept>>>,
+    turn: Arc<Mutex<()>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    at: Instant,
+    /// Time for which it is fresh.
+    fresh: Duration,
+    present: Arc<Present>,
+}
+
+impl Kept {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < self.fresh
+    }
+}
+
+/// The state of the cluster, and the forecasts of all waiting jobs.
+struct Present {
+    snapshot: Snapshot,
+    known: Known,
+    forecasts: Vec<JobForecast>,
+}
+
+/// A question with changes of single fields, for readers of the whole cluster.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct WhatIfSpec {
+    manifests: Vec<Value>,
+    quotas: Vec<String>,
+    priorities: Vec<String>,
+    pools: Vec<String>,
+    without: Vec<String>,
+}
+
+impl Foresight {
+    /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list.
+    pub(crate) async fn forecasts(
+        &self,
+        installed: &Arc<Installed>,
+        reader: &Reader,
+        only: &str,
+    ) -> Result<Value, Status> {
+        let present = self.usable(installed).await?;
+        let mut shown: Vec<JobForecast> = present.forecasts.clone();
+        shown.retain(|it| only.is_empty() || &*it.key.namespace == only);
+        let named: BTreeSet<String> = shown.iter().flat_map(JobForecast::namespaces).map(str::to_owned).collect();
+        let readable = readable(installed, reader, named).await;
+        let before = shown.len();
+        shown.retain(|it| readable.has(&it.key.namespace));
+        let withheld = before - shown.len();
+        for it in &mut shown {
+            it.withhold(&|namespace| readable.has(namespace));
+        }
+        let sentences: Vec<String> = shown.iter().map(|it| forecasts::sentence(&present.known.state, it)).collect();
+        let mut document = forecasts::json(present.snapshot.at, &shown);
+        for (row, sentence) in document["forecasts"].as_array_mut().into_iter().flatten().zip(sentences) {
+            row["text"] = json!(sentence);
+        }
+        Ok(json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Forecasts", "metadata": {},
+            "at": document["at"], "items": document["forecasts"], "withheld": left_out(withheld, &readable)}))
+    }
+
+    /// What would happen with the changes in a request's body. In a namespace these are manifests of
+    /// jobs of that namespace.
+    pub(crate) async fn what_if(
+        &self,
+        installed: &Arc<Installed>,
+        reader: &Reader,
+        only: &str,
+        body: &[u8],
+    ) -> Result<Value, Status> {
+        let changes = changes(body, only)?;
+        let present = self.newest(installed).await?;
+        let config = installed.config.clone();
+        let compared = tokio::task::spawn_blocking(move || {
+            let changed = changes.apply(&present.snapshot).map_err(|error| error.to_string())?;
+            let mut objects = valid(&changed).map_err(|error| error.to_string())?;
+            objects.config = (*config).clone();
+            unqueued(&objects, &changes, &present.snapshot)?;
+            let after = Known::of(&objects, present.snapshot.at, None, &objects::template);
+            let (before, after) = ((&present.known.state, &present.known.prospect), (&after.state, &after.prospect));
+            Ok(what_if::json(&compare(before, after, &Prices::default()), false))
+        });
+        let compared: Result<Value, String> = compared.await.map_err(|error| Status::internal(error.to_string()))?;
+        let mut document = compared.map_err(Status::unprocessable)?;
+        self.withhold(installed, reader, &mut document).await;
+        document["apiVersion"] = json!(format!("{GROUP}/{VERSION}"));
+        document["kind"] = json!("WhatIf");
+        document["metadata"] = json!({"namespace": only});
+        if !only.is_empty() {
+            // Figures of the whole cluster are for readers of the whole cluster.
+            for figures in ["before", "after"] {
+                document[figures] = Value::Null;
+            }
+        }
+        Ok(document)
+    }
+
+    /// Removes the jobs of namespaces in which the reader may not list workloads.
+    async fn withhold(&self, installed: &Arc<Installed>, reader: &Reader, document: &mut Value) {
+        let rows = document["jobs"].as_array_mut();
+        let mut rows = rows.map(std::mem::take).unwrap_or_default();
+        let titles = rows.iter().flat_map(|row| {
+            let evicts = row["evicts"].as_array().into_iter().flatten();
+            std::iter::once(&row["job"]).chain(evicts).filter_map(Value::as_str)
+        });
+        let named: BTreeSet<String> = titles.map(|title| namespace(title).to_owned()).collect();
+        let readable = readable(installed, reader, named).await;
+        let is_readable = |title: &Value| title.as_str().is_some_and(|title| readable.has(namespace(title)));
+        let before = rows.len();
+        // The reader's own new jobs are shown in any case.
+        rows.retain(|row| row["new"] == true || is_readable(&row["job"]));
+        let withheld = before - rows.len();
+        for row in &mut rows {
+            let Some(evicts) = row["evicts"].as_array_mut() else { continue };
+            let all = evicts.len();
+            evicts.retain(is_readable);
+            let others = all - evicts.len();
+            row["evictsOthers"] = json!(others);
+        }
+        document["jobs"] = Value::Array(rows);
+        document["withheld"] = left_out(withheld, &readable);
+    }
+
+    /// The last computed state, while a newer one is computed.
+    async fn usable(&self, installed: &Arc<Installed>) -> Result<Arc<Present>, Status> {
+        let kept = self.kept.lock().clone();
+        match kept.filter(|kept| kept.at.elapsed() < USABLE) {
+            Some(kept) if kept.is_fresh() => Ok(kept.present),
+            Some(kept) => {
+                if self.turn.try_lock().is_ok() {
+                    self.begin(installed);
+                }
+                Ok(kept.present)
+            }
+            None => self.newest(installed).await,
+        }
+    }
+
+    /// The state of the cluster and its forecasts, some seconds old.
+    async fn newest(&self, installed: &Arc<Installed>) -> Result<Arc<Present>, Status> {
+        self.begin(installed).await.map_err(|error| Status::internal(error.to_string()))?
+    }
+
+    /// Computes the state in a task, which goes on if the reader leaves.
+    fn begin(&self, installed: &Arc<Installed>) -> JoinHandle<Result<Arc<Present>, Status>> {
+        let (foresight, installed) = (self.clone(), installed.clone());
+        tokio::spawn(async move {
+            // Readers that arrive meanwhile wait for the same computation.
+            let _turn = foresight.turn.lock().await;
+            let kept = foresight.kept.lock().clone();
+            if let Some(kept) = kept.filter(Kept::is_fresh) {
+                return Ok(kept.present);
+            }
+            let begin = Instant::now();
+            let present = Arc::new(Present::of(&installed).await?);
+            let fresh = FRESH.max(begin.elapsed() * SHARE);
+            *foresight.kept.lock() = Some(Kept { at: begin, fresh, present: present.clone() });
+            Ok(present)
+        })
+    }
+}
+
+impl Present {
+    async fn of(installed: &Installed) -> Result<Present, Status> {
+        let unavailable = |problem: &dyn std::fmt::Display| {
+            Status::service_unavailable(format!("the state of the cluster cannot be read: {problem}"))
+        };
+        let listed = objects::list(&installed.client, true).await.map_err(|error| unavailable(&error))?;
+        if let Some(missing) = listed.incomplete() {
+            return Err(unavailable(&missing));
+        }
+        let (at, config) = (installed.explain.clock_now(), installed.config.clone());
+        let computed = tokio::task::spawn_blocking(move || {
+            let snapshot = Snapshot::of(listed.documents.into_iter().map(|document| document.value), at);
+            let mut objects = valid(&snapshot)?;
+            objects.config = (*config).clone();
+            let known = Known::of(&objects, at, None, &objects::template);
+            let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws: DRAWS, only: None });
+            anyhow::Ok(Present { snapshot, known, forecasts })
+        });
+        let present = computed.await.map_err(|error| Status::internal(error.to_string()))?;
+        present.map_err(|error| unavailable(&error))
+    }
+}
+
+async fn readable(installed: &Arc<Installed>, reader: &Reader, namespaces: BTreeSet<String>) -> Readable {
+    installed.explain.readable(reader, &namespaces.into_iter().collect::<Vec<_>>()).await
+}
+
+fn left_out(jobs: usize, readable: &Readable) -> Value {
+    if jobs == 0 {
+        return Value::Null;
+    }
+    let why = readable.why();
+    json!({"jobs": jobs, "reason": why.reason, "message": why.message})
+}
+
+/// The changes of a question: manifests, or an object of kind WhatIf with single changes.
+fn changes(body: &[u8], only: &str) -> Result<Changes, Status> {
+    let invalid = |problem: String| Status::bad_request(format!("the body of the request: {problem}"));
+    let text = std::str::from_utf8(body).map_err(|_| invalid("is not UTF-8".to_owned()))?;
+    let documents = read::documents("body", text)
+        .map_err(|(line, problem)| invalid(format!("document in line {line}: {problem}")))?;
+    let mut changes = Changes::default();
+    for document in documents {
+        let value = document.value;
+        if value["kind"] != "WhatIf" {
+            changes.manifests.push(value);
+            continue;
+        }
+        let spec: WhatIfSpec =
+            serde_json::from_value(value["spec"].clone()).map_err(|error| invalid(format!("spec: {error}")))?;
+        changes.manifests.extend(spec.manifests);
+        changes.quotas.extend(spec.quotas);
+        changes.priorities.extend(spec.priorities);
+        changes.pools.extend(spec.pools);
+        changes.without.extend(spec.without);
+    }
+    if changes.is_empty() {
+        return Err(invalid("expected the manifest of a job, or an object of kind WhatIf with changes".to_owned()));
+    }
+    if changes.manifests.len() > MANIFESTS_MAX {
+        return Err(invalid(format!("has {} objects, more than {MANIFESTS_MAX}", changes.manifests.len())));
+    }
+    if !only.is_empty() {
+        in_namespace(&mut changes, only)?;
+    }
+    Ok(changes)
+}
+
+/// Restricts changes to new jobs of a namespace.
+fn in_namespace(changes: &mut Changes, only: &str) -> Result<(), Status> {
+    let has_edits =
+        [&changes.quotas, &changes.priorities, &changes.pools, &changes.without].iter().any(|it| !it.is_empty());
+    if has_edits {
+        return Err(Status::bad_request(
+            "spec: in a namespace, only manifests of jobs are accepted; changes of quota, priority, pools and other \
+             objects need the path /apis/explain.berth.dev/v1alpha1/whatifs",
+        ));
+    }
+    for manifest in &mut changes.manifests {
+        let kind = manifest["kind"].as_str().unwrap_or_default().to_owned();
+        let metadata = &mut manifest["metadata"];
+        if !metadata.is_object() {
+            return Err(Status::bad_request(format!("{kind}: metadata is required")));
+        }
+        match metadata["namespace"].as_str().unwrap_or_default() {
+            "" => metadata["namespace"] = json!(only),
+            own if own == only => {}
+            other => {
+                return Err(Status::bad_request(format!(
+                    "{kind} {}: metadata.namespace: invalid value {other:?}, expected {only:?}, the namespace of the \
+                     request",
+                    metadata["name"].as_str().unwrap_or_default()
+                )));
+            }
+        }
+        if metadata["name"].as_str().unwrap_or_default().is_empty() {
+            metadata["name"] = json!("new");
+        }
+    }
+    Ok(())
+}
+
+/// An error for manifests of jobs that would not be queued, when nothing else changes.
+fn unqueued(objects: &Objects, changes: &Changes, before: &Snapshot) -> Result<(), String> {
+    let is_ours = |kind: &str, name: &str, namespace: &str| {
+        changes.manifests.iter().any(|it| {
+            let metadata = &it["metadata"];
+            it["kind"] == kind && metadata["name"] == name && metadata["namespace"].as_str().unwrap_or("") == namespace
+        })
+    };
+    let mut queued = 0;
+    for made in objects.workloads_of_jobs(before.at) {
+        if is_ours(&made.job.kind, &made.job.name, &made.job.namespace) {
+            made.workload.map_err(|problem| format!("{}: {problem}", made.job))?;
+            queued += 1;
+        }
+    }
+    let only_manifests = Changes { manifests: Vec::new(), ..changes.clone() }.is_empty();
+    let is_configuration = |it: &Value| {
+        let group = it["apiVersion"].as_str().unwrap_or_default();
+        group.starts_with("kueue.x-k8s.io/") || group.starts_with("berth.dev/") || it["kind"] == "Node"
+    };
+    if queued == 0 && only_manifests && !changes.manifests.iter().any(is_configuration) {
+        return Err("the manifests have no job that would be queued: set the label kueue.x-k8s.io/queue-name to a \
+                    LocalQueue of its namespace"
+            .to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str, only: &str) -> String {
+        changes(body.as_bytes(), only).expect_err("it is refused").message
+    }
+
+    #[test]
+    fn manifests_of_a_namespace_stay_in_it() {
+        let job = "{apiVersion: batch/v1, kind: Job, metadata: {generateName: a-}}";
+        let changes = changes(job.as_bytes(), "team").expect("changes");
+        let metadata = &changes.manifests[0]["metadata"];
+        assert_eq!((&metadata["namespace"], &metadata["name"]), (&json!("team"), &json!("new")));
+        let other = "kind: Job\nmetadata: {name: a, namespace: other}\n";
+        assert!(refused(other, "team").contains("expected \"team\", the namespace of the request"));
+        let edit = "kind: WhatIf\nspec: {quotas: [a/b/cpu=+1]}\n";
+        assert!(refused(edit, "team").contains("/apis/explain.berth.dev/v1alpha1/whatifs"));
+    }
+
+    #[test]
+    fn a_question_without_changes_is_refused_with_the_expected_form() {
+        assert!(refused("", "").contains("expected the manifest of a job"));
+        assert!(refused("kind: WhatIf\nspec: {quota: [x]}\n", "").contains("unknown field `quota`"));
+        assert!(refused("\"", "").contains("document in line 1"));
+    }
+}
