@@ -186,8 +186,12 @@ fn create_pools(
         let room = budget.limited(&make(0).node, room);
         let packed = packed_whole(&pool, left, view.cluster(), room, make).unwrap_or_default();
         if !packed.placed.contains(&position) {
-            if room < usize::try_from(pool.spec.slice_hosts()).unwrap_or(1) {
-                let why = "no.scale.up.nap: the limits of node auto-provisioning are reached";
+            let hosts = pool.spec.slice_hosts();
+            if room < usize::try_from(hosts).unwrap_or(1) {
+                let mut why = "no.scale.up.nap: the limits of node auto-provisioning are reached".to_owned();
+                if let Some(limit) = budget.shortage(&make(0).node, hosts) {
+                    why.push_str(&format!(": {limit}"));
+                }
                 plan.unhelped.insert(pod.key.clone(), format!("pod didn't trigger scale-up: {why}"));
             }
             position += 1;
@@ -354,10 +358,37 @@ impl Budget {
         })
     }
 
+    /// The first limit that does not allow `count` more nodes like this one.
+    fn shortage(&self, node: &k8s_openapi::api::core::v1::Node, count: i32) -> Option<String> {
+        let mut one = BTreeMap::new();
+        add_capacity(&mut one, node, 1);
+        one.iter().find_map(|(name, each)| {
+            let limit = *self.limits.get(name)?;
+            let has = self.totals.get(name).copied().unwrap_or(0);
+            let needed = each.saturating_mul(i64::from(count));
+            let text = || {
+                let [needed, limit, has] = [needed, limit, has].map(|amount| in_units(name, amount));
+                let machines = if count == 1 { "machine needs" } else { "machines need" };
+                format!("{count} more {machines} {needed} of {name}; the limit is {limit}, and the cluster has {has}")
+            };
+            (needed > limit.saturating_sub(has)).then(text)
+        })
+    }
+
     fn take(&mut self, nodes: &[NodeState]) {
         self.nodes = self.nodes.saturating_sub(nodes.len());
         for node in nodes {
             add_capacity(&mut self.totals, &node.node, 1);
         }
+    }
+}
+
+/// An amount of `cpu` (milli), `memory` (bytes) or an accelerator, for messages.
+fn in_units(name: &str, amount: i64) -> String {
+    match name {
+        "cpu" if amount % 1000 == 0 => (amount / 1000).to_string(),
+        "cpu" => format!("{amount}m"),
+        "memory" => format!("{}Gi", amount >> 30),
+        _ => amount.to_string(),
     }
 }

@@ -366,7 +366,11 @@ fn auto_provisioning_creates_one_pool_per_tpu_slice_within_its_limits() {
     assert_eq!(node.labels()["cloud.google.com/gke-tpu-topology"], "4x4");
     let one = scale_up(&view(&[], Vec::new(), pods.clone()), &limits("31"));
     assert_eq!((one.growths.len(), one.unhelped.len()), (1, 4));
-    assert_eq!(scale_up(&view(&[], Vec::new(), pods), &limits("15")).growths, []);
+    let none = scale_up(&view(&[], Vec::new(), pods), &limits("15"));
+    assert_eq!(none.growths, []);
+    let why = none.unhelped.values().next().unwrap();
+    let limit = "4 more machines need 16 of tpu-v6e-slice; the limit is 15, and the cluster has 0";
+    assert!(why.ends_with(&format!("the limits of node auto-provisioning are reached: {limit}")), "{why}");
 }
 
 #[test]
