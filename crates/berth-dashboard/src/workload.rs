@@ -59,6 +59,9 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, (namespace, name): (&str
             }
             Err(unread) => notice(html, format_args!("The Workload itself is not shown. {unread}")),
         }
+        if let Ok(history) = &history {
+            timeline::show(html, history, now);
+        }
         match &explained {
             Ok(explained) => explained::show(html, explained),
             Err(unread) if unread.code() == StatusCode::NOT_FOUND && history.is_ok() => {}
@@ -66,9 +69,6 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, (namespace, name): (&str
         }
         if let Ok(explained) = &explained {
             decisions::show(html, &explained.decisions, now);
-        }
-        if let Ok(history) = &history {
-            timeline::show(html, history, now);
         }
         if let Ok(workload) = &object {
             held(html, workload);

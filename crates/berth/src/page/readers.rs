@@ -4,7 +4,7 @@
 //! a client certificate, or one that a trusted proxy asserts, is impersonated: the API server checks
 //! at each request what that user may do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,10 +124,8 @@ impl Readers {
             let mut config = self.impersonator.clone().unwrap_or_else(|| self.cluster.clone());
             let auth = &mut config.auth_info;
             auth.impersonate = Some(user.name.clone());
-            auth.impersonate_uid = Some(user.uid.clone()).filter(|uid| !uid.is_empty());
+            // UID and extra attributes would need further rights to impersonate, and RBAC ignores them.
             auth.impersonate_groups = Some(user.groups.clone()).filter(|groups| !groups.is_empty());
-            let extra: HashMap<String, Vec<String>> = user.extra.clone().into_iter().collect();
-            auth.impersonate_user_extra = Some(extra).filter(|extra| !extra.is_empty());
             connect::asking(config)
         })
     }

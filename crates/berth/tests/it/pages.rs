@@ -57,6 +57,10 @@ fn readers_of_the_controllers_pages_are_recognized_by_token_certificate_and_prox
     let role = "--clusterrole=berth-explanation-viewer-role";
     let subjects = ["--serviceaccount=default:ann", "--user=carol", "--group=readers"];
     cluster.run(&[&["create", "rolebinding", "ann", "-n", "team", role], &subjects[..]].concat());
+    // Users by certificate and proxy are impersonated: docs/dashboard.md.
+    cluster.run(&["create", "clusterrole", "impersonator", "--verb=impersonate", "--resource=users,groups"]);
+    let controllers = format!("--user={}", berth_controllers::rights::USER);
+    cluster.run(&["create", "clusterrolebinding", "impersonator", "--clusterrole=impersonator", &controllers]);
     let token = |name: &str| cluster.run(&["create", "token", name]).trim().to_owned();
     let folder = tempfile::tempdir().expect("a folder");
     let [users, proxies] = [(); 2].map(|()| Pki::ephemeral(berth_runtime::Clock::system().now()).expect("authorities"));
