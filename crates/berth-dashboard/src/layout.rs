@@ -283,3 +283,55 @@ pub fn pager(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::STYLE;
+
+    /// The colors of the light and of the dark scheme, by the name of their variable.
+    fn schemes() -> [(&'static str, BTreeMap<&'static str, &'static str>); 2] {
+        let colors = |block: &'static str| -> BTreeMap<&str, &str> {
+            let declarations =
+                block.split(['{', '}', ';']).filter_map(|it| it.trim().strip_prefix("--")?.split_once(": "));
+            declarations.collect()
+        };
+        let mut blocks = STYLE.split(":root");
+        let (_, light, dark) = (blocks.next(), blocks.next().expect("light"), blocks.next().expect("dark"));
+        let light = colors(light);
+        let mut both = light.clone();
+        both.extend(colors(dark.split("* {").next().unwrap_or_default()));
+        [("light", light), ("dark", both)]
+    }
+
+    /// The relative luminance of an sRGB color `#rrggbb`; source: WCAG 2.2.
+    fn luminance(color: &str) -> f64 {
+        let part = |at: usize| {
+            let value = f64::from(u8::from_str_radix(&color[at..at + 2], 16).expect("a color")) / 255.0;
+            if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+    }
+
+    #[test]
+    fn text_and_bars_have_the_contrast_of_level_aa() {
+        for (scheme, colors) in schemes() {
+            let check = |fore: &str, back: &str, least: f64| {
+                let (a, b) = (luminance(colors[fore]), luminance(colors[back]));
+                let ratio = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                assert!(ratio >= least, "{fore} on {back} in the {scheme} scheme: {ratio:.2}");
+            };
+            for back in ["ground", "raised", "track", "notice"] {
+                for fore in ["text", "quiet", "link", "good", "bad", "wait"] {
+                    check(fore, back, 4.5);
+                }
+            }
+            for back in ["ground", "raised", "track"] {
+                for fore in ["own", "over", "hold"] {
+                    check(fore, back, 3.0);
+                }
+            }
+        }
+    }
+}
