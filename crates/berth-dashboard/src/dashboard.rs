@@ -32,7 +32,7 @@ impl Dashboard {
     /// The frame of a page at this address.
     pub(crate) fn frame<'a>(&'a self, asked: &Asked, title: &'a str, path: &[&str]) -> Frame<'a> {
         let here = Href::path(path).with_query(&asked.parameters.without("refresh").query());
-        Frame { title, here, refresh: asked.is_live(), session: &self.session }
+        Frame { title, here, refresh: Some(asked.is_live()), session: &self.session }
     }
 
     /// The API server's time, to the second. Objects contain its times, this machine's clock may

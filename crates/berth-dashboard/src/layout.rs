@@ -43,8 +43,8 @@ pub struct Frame<'a> {
     pub title: &'a str,
     /// Address of the page, for reloads.
     pub here: Href,
-    /// True if the page updates itself.
-    pub refresh: bool,
+    /// True if the page updates itself, false if that is paused; `None` if it shows no live content.
+    pub refresh: Option<bool>,
     /// Name of the reader, if it is known.
     pub session: &'a Session,
 }
@@ -64,7 +64,8 @@ pub fn page(code: StatusCode, frame: &Frame<'_>, content: impl FnOnce(&mut Html)
     html.markup("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     html.markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     html.markup("<meta name=\"color-scheme\" content=\"light dark\">");
-    if frame.refresh {
+    let is_live = frame.refresh == Some(true);
+    if is_live {
         html.class("noscript", "", |html| {
             html.open("meta", &[("http-equiv", &"refresh"), ("content", &REFRESH_SECONDS)]);
         });
@@ -72,7 +73,7 @@ pub fn page(code: StatusCode, frame: &Frame<'_>, content: impl FnOnce(&mut Html)
     html.line("title", "", format_args!("{} · Berth", frame.title));
     html.markup("<link rel=\"stylesheet\" href=\"/style.css\">");
     html.markup("<script src=\"/script.js\" defer></script></head>");
-    html.element("body", &[("data-live", &frame.refresh)], |html| {
+    html.element("body", &[("data-live", &is_live)], |html| {
         html.markup("<a class=\"skip\" href=\"#content\">Skip to content</a>");
         header(html, frame);
         html.markup(CONTENT.0);
@@ -106,11 +107,13 @@ fn header(html: &mut Html, frame: &Frame<'_>) {
         html.markup("<button>Open</button></form>");
         html.class("span", "tools", |html| {
             html.markup("<span id=\"live\" class=\"quiet\" role=\"status\"></span>");
-            let (text, to) = match frame.refresh {
-                true => ("Pause", frame.here.clone().with("refresh", "off")),
-                false => ("Resume", frame.here.clone()),
-            };
-            html.element("a", &[("class", &"quiet"), ("id", &"pause"), ("href", &to)], |html| html.text(text));
+            if let Some(is_live) = frame.refresh {
+                let (text, to) = match is_live {
+                    true => ("Pause", frame.here.clone().with("refresh", "off")),
+                    false => ("Resume", frame.here.clone()),
+                };
+                html.element("a", &[("class", &"quiet"), ("id", &"pause"), ("href", &to)], |html| html.text(text));
+            }
             if let Some(user) = &frame.session.user {
                 html.line("span", "user", user);
             }

@@ -113,7 +113,7 @@ impl Dashboard {
     }
 
     fn no_such_page(&self) -> Response<String> {
-        let frame = Frame { title: "Not found", here: Href::path(&[]), refresh: false, session: &self.session };
+        let frame = Frame { title: "Not found", here: Href::path(&[]), refresh: None, session: &self.session };
         layout::page(StatusCode::NOT_FOUND, &frame, |html| {
             html.line("h1", "", "There is no such page");
             html.class("p", "", |html| {

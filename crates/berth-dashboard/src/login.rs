@@ -7,7 +7,7 @@ use crate::layout::{self, Frame, Session, notice};
 
 /// The page, after `problem` if there was one.
 pub fn login(problem: Option<&str>) -> Response<String> {
-    let frame = Frame { title: "Log in", here: Href::path(&["login"]), refresh: false, session: &Session::default() };
+    let frame = Frame { title: "Log in", here: Href::path(&["login"]), refresh: None, session: &Session::default() };
     let code = if problem.is_some() { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED };
     layout::page(code, &frame, |html| {
         html.line("h1", "", "Log in");

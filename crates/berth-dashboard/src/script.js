@@ -150,7 +150,10 @@
       k: () => mark(selected - 1, true),
       "[": () => { const to = pager("prev"); if (to) show(to.getAttribute("href"), "push"); },
       "]": () => { const to = pager("next"); if (to) show(to.getAttribute("href"), "push"); },
-      p: () => show(document.getElementById("pause").getAttribute("href"), "push"),
+      p: () => {
+        const pause = document.getElementById("pause");
+        if (pause) show(pause.getAttribute("href"), "push");
+      },
       "?": () => (dialog.open ? dialog.close() : dialog.showModal()),
     };
     const action = actions[event.key];

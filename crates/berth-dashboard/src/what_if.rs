@@ -28,7 +28,7 @@ const EDITS: [(&str, &str, &str, &str); 4] = [
 pub async fn page(dashboard: &Dashboard, asked: &Asked, form: Option<&str>) -> Response<String> {
     let mut frame = dashboard.frame(asked, "What if", &["what-if"]);
     // An update would discard what the reader has typed.
-    frame.refresh = false;
+    frame.refresh = None;
     let given = form.map_or_else(|| asked.parameters.clone(), Parameters::parse);
     let answer = match form {
         Some(_) => Some(ask(dashboard, &given).await),

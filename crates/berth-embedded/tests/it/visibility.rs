@@ -127,7 +127,16 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     // The group lists its subresources only, so that its names do not shadow Kueue's kinds.
     let listed = ask(&client, "/apis/explain.berth.dev/v1alpha1").await.expect("its resources");
     let names: Vec<_> = listed["resources"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();
-    let served = ["workloads/explanation", "clusterqueues/holders", "workloads/history", "stays", "usage"];
+    let served = [
+        "workloads/explanation",
+        "clusterqueues/holders",
+        "workloads/history",
+        "forecasts",
+        "whatifs",
+        "currentjobs",
+        "stays",
+        "usage",
+    ];
     assert_eq!(names, served);
     // Every in-process writer has a field manager.
     let full = embedded.admin_client();
