@@ -20,18 +20,6 @@ use crate::state;
 const ROWS: usize = 100;
 /// The usual order.
 const NEWEST: &str = "-queued";
-/// The states of the filter.
-const STATES: [StayState; 9] = [
-    StayState::Waiting,
-    StayState::Held,
-    StayState::Reserved,
-    StayState::Running,
-    StayState::Succeeded,
-    StayState::Failed,
-    StayState::Finished,
-    StayState::Preempted,
-    StayState::Evicted,
-];
 /// The columns: name in the address, title, the order that a click on the title asks for, and whether
 /// it is shown by default. Titles with the prefix `#` are right-aligned.
 const COLUMNS: [(&str, &str, &str, bool); 13] = [
@@ -189,7 +177,7 @@ fn states(html: &mut Html, jobs: &CurrentJobs, given: &Parameters) {
             });
         };
         tab("", "All", all);
-        for state in STATES {
+        for state in StayState::OF_CURRENT {
             let count = jobs.states.get(state.name()).copied().unwrap_or(0);
             if count > 0 || now == state.name() {
                 tab(state.name(), state.name(), count);

@@ -51,7 +51,7 @@ pub enum Page {
     Provisioning,
     /// The preemptions of a period.
     Preemptions,
-    /// Who used how much in a period.
+    /// The use of quota in a period, by team, user, queue or flavor.
     Usage,
     /// What would happen.
     WhatIf,

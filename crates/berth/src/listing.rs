@@ -11,6 +11,11 @@ use serde_json::{Value, json};
 use crate::install;
 use crate::template::Template;
 
+/// The text of a cell, or `<none>` if it is empty.
+pub fn or_none(text: &str) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
+}
+
 /// Output format of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {

@@ -80,6 +80,19 @@ pub enum StayState {
 }
 
 impl StayState {
+    /// The states of jobs that exist: all but [`Self::Deleted`].
+    pub const OF_CURRENT: [Self; 9] = [
+        Self::Waiting,
+        Self::Held,
+        Self::Reserved,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Finished,
+        Self::Preempted,
+        Self::Evicted,
+    ];
+
     /// True if the stay has ended.
     pub fn is_end(self) -> bool {
         !matches!(self, Self::Waiting | Self::Held | Self::Reserved | Self::Running)

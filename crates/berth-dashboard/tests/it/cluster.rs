@@ -61,6 +61,14 @@ pub async fn cluster() -> (Embedded, Clock) {
     (embedded, clock)
 }
 
+/// Creates the namespace `team` with a LocalQueue of `blue`.
+pub async fn create_team(client: &Client) {
+    create(client, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    let queue = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "blue"}});
+    create(client, queue).await;
+}
+
 pub fn without_markup(page: &str) -> String {
     let mut text = String::new();
     for part in page.split('<') {
@@ -167,10 +175,7 @@ async fn pages_show_quota_order_and_reasons() {
 async fn workloads_of_others_are_counted_and_not_named() {
     let (embedded, clock) = cluster().await;
     let admin = embedded.admin_client();
-    create(&admin, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
-    let queue = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
-        "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "blue"}});
-    create(&admin, queue).await;
+    create_team(&admin).await;
     let mut own = job("wanted", 2);
     own["metadata"]["namespace"] = json!("team");
     create(&admin, own).await;

@@ -13,17 +13,14 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::cluster::{cluster, create, job, without_markup};
+use crate::cluster::{cluster, create, create_team, job, without_markup};
 use crate::{ask, dashboard};
 
 /// A cluster in which `ann` may read everything of namespace `team` and no other namespace.
 async fn with_ann() -> (Embedded, Clock, Dashboard, Dashboard) {
     let (embedded, clock) = cluster().await;
     let admin = embedded.admin_client();
-    create(&admin, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
-    let queue = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
-        "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "blue"}});
-    create(&admin, queue).await;
+    create_team(&admin).await;
     submit(&admin, "wanted").await;
     let rbac = "rbac.authorization.k8s.io";
     for role in ["kueue-workload-viewer-role", "berth-explanation-viewer-role", "view"] {

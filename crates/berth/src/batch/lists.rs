@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::Place;
 use crate::accounting::{PeriodOptions, request_error};
-use crate::listing::{Column, Format, Listing};
+use crate::listing::{Column, Format, Listing, or_none};
 use crate::{foresee, process};
 
 /// Number of jobs in a request: the server's maximum.
@@ -218,10 +218,6 @@ fn list(columns: Vec<Column>, stays: &[Stay], row: impl Fn(&Stay) -> Vec<String>
 /// The name of the job, or of a Workload without job.
 fn job_of(stay: &Stay) -> String {
     stay.job.as_ref().map_or_else(|| stay.workload.name.clone(), |job| job.name.clone())
-}
-
-fn or_none(text: &str) -> String {
-    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
 }
 
 fn holds(stay: &Stay) -> String {

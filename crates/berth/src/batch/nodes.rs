@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::component::connect::{self, ConnectOptions};
-use crate::listing::{Column, Format, Listing};
+use crate::listing::{Column, Format, Listing, or_none};
 use crate::team::in_words;
 use crate::{foresee, process};
 
@@ -80,15 +80,15 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         vec![
             node.name_any(),
             state,
-            or_none(pool.map(str::to_owned)),
+            or_none(pool.unwrap_or_default()),
             share(node, used, "cpu"),
             accelerator.as_deref().map_or_else(|| "-".to_owned(), |name| share(node, used, name)),
             used.map_or_else(|| "-".to_owned(), |used| used.pods.to_string()),
             reason,
             created.unwrap_or_default(),
             share(node, used, "memory"),
-            or_none(accelerator),
-            or_none(Some(taints.join(",")).filter(|text| !text.is_empty())),
+            or_none(accelerator.as_deref().unwrap_or_default()),
+            or_none(&taints.join(",")),
         ]
     };
     Listing {
@@ -97,10 +97,6 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         names: nodes.iter().map(|node| format!("node/{}", node.name_any())).collect(),
         items: nodes.iter().map(|node| json!(node)).collect(),
     }
-}
-
-fn or_none(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "<none>".to_owned())
 }
 
 #[cfg(test)]

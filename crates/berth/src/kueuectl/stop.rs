@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use berth_api::kueue::v1beta2::{ClusterQueue, LocalQueue, Workload};
 use clap::{Args, Subcommand};
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::{Api, Resource};
 use serde_json::{Value, json};
 
 use super::written::{DryRun, Written};
@@ -62,75 +62,36 @@ pub struct NameOptions {
     place: Place,
 }
 
-/// A change of one object.
-struct Change<'a> {
-    resource: ApiResource,
-    is_namespaced: bool,
-    options: &'a NameOptions,
-    spec: Value,
-    done: &'static str,
-}
-
 /// Puts an object on hold.
 pub fn stop(stop: &Stop) -> anyhow::Result<ExitCode> {
     let policy = |options: &StopOptions| {
         let policy = if options.keep_already_running { "Hold" } else { "HoldAndDrain" };
         json!({"stopPolicy": policy})
     };
-    let done = "stopped";
-    apply(match stop {
-        Stop::ClusterQueue(it) => Change {
-            resource: ApiResource::erase::<ClusterQueue>(&()),
-            is_namespaced: false,
-            options: &it.of,
-            spec: policy(it),
-            done,
-        },
-        Stop::LocalQueue(it) => Change {
-            resource: ApiResource::erase::<LocalQueue>(&()),
-            is_namespaced: true,
-            options: &it.of,
-            spec: policy(it),
-            done,
-        },
-        Stop::Workload(options) => Change {
-            resource: ApiResource::erase::<Workload>(&()),
-            is_namespaced: true,
-            options,
-            spec: json!({"active": false}),
-            done,
-        },
-    })
+    match stop {
+        Stop::ClusterQueue(it) => apply::<ClusterQueue>(false, &it.of, &policy(it), "stopped"),
+        Stop::LocalQueue(it) => apply::<LocalQueue>(true, &it.of, &policy(it), "stopped"),
+        Stop::Workload(options) => apply::<Workload>(true, options, &json!({"active": false}), "stopped"),
+    }
 }
 
 /// Ends the hold of an object.
 pub fn resume(resume: &Resume) -> anyhow::Result<ExitCode> {
-    let done = "resumed";
     let none = json!({"stopPolicy": "None"});
-    apply(match resume {
-        Resume::ClusterQueue(options) => Change {
-            resource: ApiResource::erase::<ClusterQueue>(&()),
-            is_namespaced: false,
-            options,
-            spec: none,
-            done,
-        },
-        Resume::LocalQueue(options) => {
-            Change { resource: ApiResource::erase::<LocalQueue>(&()), is_namespaced: true, options, spec: none, done }
-        }
-        Resume::Workload(options) => Change {
-            resource: ApiResource::erase::<Workload>(&()),
-            is_namespaced: true,
-            options,
-            spec: json!({"active": true}),
-            done,
-        },
-    })
+    match resume {
+        Resume::ClusterQueue(options) => apply::<ClusterQueue>(false, options, &none, "resumed"),
+        Resume::LocalQueue(options) => apply::<LocalQueue>(true, options, &none, "resumed"),
+        Resume::Workload(options) => apply::<Workload>(true, options, &json!({"active": true}), "resumed"),
+    }
 }
 
-fn apply(change: Change<'_>) -> anyhow::Result<ExitCode> {
+/// Changes fields of the spec of one object. `done` is the word for the change in the output.
+fn apply<K>(is_namespaced: bool, options: &NameOptions, spec: &Value, done: &str) -> anyhow::Result<ExitCode>
+where
+    K: Resource<DynamicType = ()>,
+{
     process::run(async {
-        let Change { resource, is_namespaced, options, spec, done } = change;
+        let resource = ApiResource::erase::<K>(&());
         let (client, namespace) = options.place.open().await?;
         let api: Api<DynamicObject> = match is_namespaced {
             true => Api::namespaced_with(client, &namespace, &resource),

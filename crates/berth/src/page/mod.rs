@@ -1,5 +1,5 @@
-//! The server of the web pages: who reads, forms, and streams of updates. The pages themselves are in
-//! berth-dashboard.
+//! The server of the web pages: identities of readers, forms, and streams of updates. The pages
+//! themselves are in berth-dashboard.
 
 pub mod options;
 pub mod readers;
@@ -34,7 +34,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// What a server of pages needs.
 #[derive(Clone)]
 pub struct Pages {
-    /// Who may read.
+    /// How readers are authenticated.
     pub access: Access,
     /// Accepted host names.
     pub hosts: Hosts,

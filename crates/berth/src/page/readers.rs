@@ -27,7 +27,7 @@ const KEPT: Duration = Duration::from_secs(600);
 /// Maximum number of kept clients.
 const CLIENTS_MAX: usize = 256;
 
-/// Who may read, and how they are recognized.
+/// The clients that may read the pages, and how they are authenticated.
 #[derive(Clone)]
 pub enum Access {
     /// Every client that reaches the address reads with this client.

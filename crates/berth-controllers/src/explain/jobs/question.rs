@@ -13,18 +13,6 @@ const LIMIT_MAX: usize = 1_000;
 const OFFSET_MAX: usize = 10_000_000;
 /// Maximum number of words of a filter, so that a request cannot cost much.
 const WORDS_MAX: usize = 16;
-/// The states of jobs that exist.
-const STATES: [StayState; 9] = [
-    StayState::Waiting,
-    StayState::Held,
-    StayState::Reserved,
-    StayState::Running,
-    StayState::Succeeded,
-    StayState::Failed,
-    StayState::Finished,
-    StayState::Preempted,
-    StayState::Evicted,
-];
 
 /// What a reader asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,9 +123,12 @@ impl Question {
 }
 
 fn state(text: &str) -> Result<StayState, String> {
-    let found = STATES.iter().find(|state| state.name().eq_ignore_ascii_case(text));
+    let found = StayState::OF_CURRENT.iter().find(|state| state.name().eq_ignore_ascii_case(text));
     found.copied().ok_or_else(|| {
-        format!("state: invalid value {text:?}, expected one of {}", STATES.map(StayState::name).join(", "))
+        format!(
+            "state: invalid value {text:?}, expected one of {}",
+            StayState::OF_CURRENT.map(StayState::name).join(", ")
+        )
     })
 }
 

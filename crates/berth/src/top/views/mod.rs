@@ -119,10 +119,6 @@ fn finish<const N: usize>(mut sheet: Sheet, limits: [Option<String>; N], loading
     sheet
 }
 
-fn or_none(text: &str) -> String {
-    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
-}
-
 fn bar(used: &Quantity, own: &Quantity) -> Bar {
     let is_unlimited = own.value() == i64::MAX;
     let own = if is_unlimited { f64::INFINITY } else { own.as_approximate_f64() };

@@ -9,9 +9,9 @@ use berth_dashboard::{node_use, tree};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use super::{Scope, all_pods, bar, finish, or_none};
+use super::{Scope, all_pods, bar, finish};
 use crate::batch::nodes;
-use crate::listing::Column;
+use crate::listing::{Column, or_none};
 use crate::top::sheet::{Cell, Row, Sheet, Target, Tone};
 use crate::top::state::State;
 

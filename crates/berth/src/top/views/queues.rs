@@ -7,8 +7,8 @@ use berth_apimachinery::quantity::Quantity;
 use berth_dashboard::tree::{self, Figures};
 use kube::ResourceExt;
 
-use super::{bar, finish, or_none};
-use crate::listing::Column;
+use super::{bar, finish};
+use crate::listing::{Column, or_none};
 use crate::top::sheet::{Cell, Row, Sheet, Target, Tone};
 use crate::top::state::State;
 
