@@ -47,7 +47,6 @@ use std::sync::Arc;
 
 use berth_apimachinery::exposition::Exposition;
 use berth_runtime::{Kinds, Manager, Work};
-use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// The interfaces of installed controllers.
 pub struct Installed {
@@ -161,7 +160,8 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
         stores.ray_clusters = manager.cache_if_served();
     }
     if config.integrations.enabled("statefulset") {
-        stores.add_owners(manager.cache::<StatefulSet>());
+        stores.stateful_sets = manager.cache();
+        stores.add_owners(stores.stateful_sets.clone());
     }
     stores
 }

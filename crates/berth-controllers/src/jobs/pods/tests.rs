@@ -544,3 +544,21 @@ fn waiting_pods_of_a_stateful_set_follow_its_queue() {
     assert_eq!(workload.spec.queue_name, "other");
     assert_eq!(workload.labels()[labels::JOB_UID], "set");
 }
+
+#[test]
+fn pods_of_a_serving_group_have_its_only_role() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let of_set = |name: &str, role: &str| {
+        let mut pod = pod(name, role, true, "Pending");
+        pod["metadata"]["annotations"][annotations::POD_GROUP_SERVING] = json!("true");
+        pod["metadata"]["annotations"][annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
+        pod
+    };
+    let plan = world.reconcile(&[of_set("a", "r"), of_set("b", "main")]);
+    let renamed: Vec<_> =
+        patched(&plan).iter().map(|pod| (pod.name_any(), pod.annotations()[annotations::ROLE_HASH].clone())).collect();
+    assert_eq!(renamed, [("b".to_owned(), "r".to_owned())], "an earlier version named the role");
+    let batch = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "main", true, "Pending")]);
+    assert!(batch.error.is_some(), "{:?}", batch.steps);
+}
