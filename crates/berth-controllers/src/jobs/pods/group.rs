@@ -249,6 +249,13 @@ impl<'a> Group<'a> {
         surplus
     }
 
+    /// Number of places without a pod once the pods that have started are deleted.
+    pub fn absent_once_stopped(&self, workload: &Workload) -> usize {
+        let left = self.pods.iter().filter(|pod| is_gated(pod) || is_terminated(pod));
+        let left: Vec<_> = left.cloned().collect();
+        Group { unit: self.unit, pods: &left }.surplus(workload).absent
+    }
+
     /// Waiting pods whose role has another name in the Workload, and that name. Berth versions up to
     /// 0.1 named roles differently, so a replacement of a pod can have a new name for its role. All
     /// pods of a serving group with one role have that role.

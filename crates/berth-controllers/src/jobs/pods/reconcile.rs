@@ -611,7 +611,7 @@ impl Reconcile<'_> {
             changed |= status::set_reclaimable_pods(workload, reclaimable);
         }
         // A group with lost pods cannot run; it is not queued until they are replaced.
-        if self.group.is_group() && !self.group.is_serving() {
+        if self.waits_for_replacements() {
             const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
             let known = status::condition(workload, TYPE).map(|condition| condition.status == "True");
             let evicted = status::true_condition(workload, conditions::EVICTED).cloned();
@@ -634,6 +634,11 @@ impl Reconcile<'_> {
             changed |= readiness::sync(workload, || self.group.is_ready(), now);
         }
         changed
+    }
+
+    /// True if the group's owner does not replace lost pods by itself.
+    fn waits_for_replacements(&self) -> bool {
+        self.group.is_group() && !self.group.is_serving()
     }
 
     fn start(&mut self, mut workload: Workload) {
@@ -686,6 +691,11 @@ impl Reconcile<'_> {
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
         {
+            // The back-off may end before the pods are gone.
+            if self.waits_for_replacements() && self.group.absent_once_stopped(&workload) > 0 {
+                const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
+                status::set(&mut workload, TYPE, true, &evicted.reason, &evicted.message, self.context.now);
+            }
             self.write_status(&workload);
         }
         let retention = self.context.config.object_retention_policies.as_ref();

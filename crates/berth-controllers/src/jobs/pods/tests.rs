@@ -313,6 +313,19 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
 }
 
 #[test]
+fn an_evicted_group_whose_pods_do_not_run_yet_waits_for_replacements_at_once() {
+    let world = World::new();
+    world.with_workload(&[ADMITTED[0], ADMITTED[1], ("Evicted", "Preempted")]);
+    let plan = world.reconcile(&[pod("a", "r", false, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(deleted(&plan), ["a"]);
+    assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
+    let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS);
+    assert_eq!(waits.as_deref(), Some("True/Preempted: why"), "the back-off may end before the pod is gone");
+    let plan = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS), None, "no pod is stopped");
+}
+
+#[test]
 fn with_fast_quota_release_the_deletion_of_the_pods_releases_the_quota() {
     let world = World::new();
     world.with_workload(&[
