@@ -18,6 +18,8 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::devices::Devices;
+
 /// Caches of everything that job integrations, webhooks and the workload controller read.
 #[derive(Clone)]
 pub struct Stores {
@@ -56,6 +58,8 @@ pub struct Stores {
     pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
+    /// Claims, device classes and published devices, and how they are counted.
+    pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
     others: BTreeMap<(String, String), Other>,
 }
@@ -78,6 +82,7 @@ impl Stores {
         workloads.pack_idle();
         jobs.pack_idle();
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
@@ -102,6 +107,7 @@ impl Stores {
     pub fn by_hand() -> Self {
         let workloads: Cache<Workload> = Cache::for_tests([]);
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
