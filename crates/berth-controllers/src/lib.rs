@@ -15,6 +15,7 @@ pub mod configuration;
 pub mod controllers;
 pub mod cool_down;
 pub mod decisions;
+pub mod devices;
 pub mod duration;
 pub mod execute;
 pub mod explain;
@@ -40,6 +41,7 @@ pub mod workload;
 
 pub use configuration::Config;
 pub use decisions::Decisions;
+pub use devices::Devices;
 pub use gates::{Gate, Gates};
 pub use stores::Stores;
 
@@ -159,6 +161,8 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     if jobs::described::ray::MAKES_CLUSTERS.iter().any(|kind| config.integrations.enabled(kind)) {
         stores.ray_clusters = manager.cache_if_served();
     }
+    stores.devices =
+        Devices::watched(manager, &config.resources.device_class_mappings, &config.gates(), &stores.workloads);
     if config.integrations.enabled("statefulset") {
         stores.stateful_sets = manager.cache();
         stores.add_owners(stores.stateful_sets.clone());

@@ -19,6 +19,8 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::devices::Devices;
+
 /// Caches of everything that job integrations, webhooks and the workload controller read.
 #[derive(Clone)]
 pub struct Stores {
@@ -59,6 +61,8 @@ pub struct Stores {
     pub job_sets: Cache<JobSet>,
     /// StatefulSets; empty if the integration is off.
     pub stateful_sets: Cache<StatefulSet>,
+    /// Claims, device classes and published devices, and how they are counted.
+    pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
     others: BTreeMap<(String, String), Other>,
 }
@@ -81,6 +85,7 @@ impl Stores {
         workloads.pack_idle();
         jobs.pack_idle();
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
@@ -106,6 +111,7 @@ impl Stores {
     pub fn by_hand() -> Self {
         let workloads: Cache<Workload> = Cache::for_tests([]);
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
