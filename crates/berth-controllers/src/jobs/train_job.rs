@@ -317,6 +317,8 @@ impl Job for TrainJob {
     const PODS_ARE_SET_WHILE_RUNNING: bool = true;
     /// Trainer rejects a write that changes patches and also unsuspends the job.
     const STARTS_IN_TWO_STEPS: bool = true;
+    /// Trainer accepts changed patches only for a job that is already suspended.
+    const STOPS_IN_TWO_STEPS: bool = true;
 
     fn resolve(&mut self, stores: &Stores) {
         let (kind, name) = self.runtime();

@@ -6,6 +6,7 @@ mod leftovers;
 mod logs;
 mod pod;
 mod sandbox;
+mod starts;
 mod stats;
 mod streams;
 pub(crate) mod supervisor;
@@ -50,6 +51,7 @@ struct Node {
     found: Found,
     hidden: Vec<std::path::PathBuf>,
     changes: Arc<Changes>,
+    starts: starts::Starts,
     pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
     /// One lock per pod. Creations, stops and removals of its sandbox run one after another.
     operations: Mutex<BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
@@ -78,7 +80,10 @@ impl ProcessRuntime {
         let options = Options { folder: folder.0.clone(), ..options };
         let found = isolation::probe(&options).await?;
         let isolation = found.isolation.clone();
+        let log = folder.clone();
+        let starts = blocking(move || starts::open(&log)).await?;
         let node = Arc::new(Node {
+            starts,
             hidden: isolation::hidden(&options),
             options,
             folder,
@@ -150,13 +155,19 @@ impl Node {
 
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerStatus> {
         let pod = self.find(&config.id.pod)?;
+        if pod.container(&config.id).is_none() {
+            self.starts.record(&pod.launch, config).await?;
+        }
         let request = Request::Start(Box::new(config.clone()));
         match Connection::call(&pod.folder, &request).await? {
             Reply::Container(status) => {
                 pod.add(&status);
                 Ok(status)
             }
-            Reply::Error(error) => Err(error.into()),
+            Reply::Error(error) => {
+                self.starts.not_started(&config.id);
+                Err(error.into())
+            }
             _ => Err(unexpected()),
         }
     }

@@ -10,8 +10,8 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::Unit;
 use super::reconcile::{reconcile, set_of};
+use super::{Unit, prebuilt};
 use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -52,15 +52,29 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         });
     }
     let gates = config.gates();
+    let by_prebuilt = pods.index(move |pod: &Pod| {
+        let namespace = pod.namespace().unwrap_or_default();
+        prebuilt::name(pod, &gates).map(|name| format!("{namespace}/{name}")).into_iter().collect()
+    });
+    let gates = config.gates();
+    let by_unit = reconciler.by_unit.clone();
     builder
         .concurrency(16)
         .watch(&pods, move |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
             seen.filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
         })
-        .watch(&stores.workloads, |delta| {
+        .watch(&stores.workloads, move |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
-            seen.filter_map(|workload| key_of_workload(workload)).collect::<BTreeSet<_>>()
+            let mut keys: BTreeSet<_> = seen.filter_map(|workload| key_of_workload(workload)).collect();
+            for pod in by_prebuilt.get(&ObjectKey::of(delta.latest().as_ref()).to_string()) {
+                keys.insert(Unit::Pod { name: pod.name_any() }.key(&pod.namespace().unwrap_or_default()));
+            }
+            // A Workload that has the name of a pod group keeps the group from being queued.
+            let name = delta.latest().name_any();
+            let group = Unit::Group { name }.key(&delta.latest().namespace().unwrap_or_default());
+            keys.extend(by_unit.keys(&group.to_string()).first().map(|_| group));
+            keys
         })
         .run(reconciler);
 }

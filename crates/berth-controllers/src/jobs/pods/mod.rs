@@ -8,6 +8,7 @@
 
 pub mod controller;
 pub mod group;
+mod prebuilt;
 pub mod reconcile;
 pub mod shape;
 #[cfg(test)]

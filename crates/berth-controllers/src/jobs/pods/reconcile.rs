@@ -11,13 +11,14 @@ use berth_api::berth::SUBMITTED_BY_ANNOTATION;
 use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
+use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 
 use super::group::{self, Group};
-use super::{Unit, kind};
+use super::{Unit, kind, prebuilt};
 use crate::conditions;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
@@ -155,11 +156,11 @@ fn copy_common<'a>(
     Ok(())
 }
 
-struct Reconcile<'a> {
-    context: Context<'a>,
-    namespace: &'a str,
-    group: Group<'a>,
-    plan: Plan<Pod>,
+pub(super) struct Reconcile<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) namespace: &'a str,
+    pub(super) group: Group<'a>,
+    pub(super) plan: Plan<Pod>,
 }
 
 impl Reconcile<'_> {
@@ -179,6 +180,9 @@ impl Reconcile<'_> {
         }
         if self.follow_queue_of_set() {
             return Ok(());
+        }
+        if let Some(name) = prebuilt::name(self.group.first(), self.context.gates) {
+            return self.with_prebuilt(name);
         }
         let mut workloads = workloads.into_iter();
         let Some(workload) = workloads.next() else { return self.without_workload() };
@@ -222,19 +226,19 @@ impl Reconcile<'_> {
     }
 
     /// Reports an event on the first pod that has not started.
-    fn report_waiting(&mut self, event: PlannedEvent) {
+    pub(super) fn report_waiting(&mut self, event: PlannedEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
         self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), event));
     }
 
-    fn write_status(&mut self, workload: &Workload) {
+    pub(super) fn write_status(&mut self, workload: &Workload) {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
     // -- creating a workload ----------------------------------------------------------------------
 
-    fn without_workload(&mut self) -> Result<(), PlanError> {
+    pub(super) fn without_workload(&mut self) -> Result<(), PlanError> {
         if let Some(finished) = self.group.finished() {
             let ended = |pod: &Pod| group::is_terminated(pod) || group::is_lost(pod);
             self.release_run(ended, &finished.message);
@@ -247,6 +251,11 @@ impl Reconcile<'_> {
         }
         if self.group.started().next().is_some() {
             self.stop("NoMatchingWorkload", "missing workload", false);
+            return Ok(());
+        }
+        if let Some(message) = self.name_conflict() {
+            // The end of the other Workload triggers the next reconcile.
+            self.report_waiting(PlannedEvent::warning(events::WORKLOAD_NAME_CONFLICT, message));
             return Ok(());
         }
         let pod_sets = match self.group.pod_sets(self.context.gates) {
@@ -262,6 +271,16 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
         self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
+    }
+
+    /// Why the group cannot have a Workload, if a Workload of its name exists that no pod group made.
+    fn name_conflict(&self) -> Option<String> {
+        let name = super::group_name(self.group.first(), self.context.gates)?;
+        self.context.stores.workloads.get(&ObjectKey::namespaced(self.namespace, name))?;
+        Some(format!(
+            "A Workload named {} already exists but is not a pod group workload; this pod group cannot be admitted",
+            quote(name)
+        ))
     }
 
     fn construct(&mut self, mut pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
@@ -322,7 +341,7 @@ impl Reconcile<'_> {
 
     /// Adds the pods, and the StatefulSet that owns them, as owners of the Workload, so that it is
     /// deleted after the last of them. Returns true if any were added.
-    fn own(&self, workload: &mut Workload) -> bool {
+    pub(super) fn own(&self, workload: &mut Workload) -> bool {
         let alone = !self.group.is_group();
         let owners = workload.metadata.owner_references.get_or_insert_default();
         let before = owners.len();
@@ -360,7 +379,7 @@ impl Reconcile<'_> {
 
     // -- reconciling pods with their workload -----------------------------------------------------
 
-    fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
+    pub(super) fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
         // The run has ended, or ends now.
         if status::is_finished(&workload) {
@@ -688,7 +707,7 @@ impl Reconcile<'_> {
     /// Deletes the pods that have started and not ended; with `waiting`, deletes all pods. Each pod
     /// first gets a condition with the reason, so that its end does not count as a failure of the
     /// pod.
-    fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
+    pub(super) fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {
                 continue;

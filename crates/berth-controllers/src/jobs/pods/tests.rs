@@ -102,6 +102,19 @@ fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
 }
 
 #[test]
+fn a_group_waits_while_a_workload_that_no_group_made_has_its_name() {
+    let world = World::new();
+    let template = json!({"spec": {"containers": []}});
+    world.stores.workloads.observe(read::<Workload>(json!({"metadata": {"name": "g", "namespace": "ns"},
+        "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": template}]}})));
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
+    let [Step::EventAbout(_, event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let message = "A Workload named \"g\" already exists but is not a pod group workload; this pod group cannot be \
+                   admitted";
+    assert_eq!((event.reason.as_str(), event.message.as_str()), ("WorkloadNameConflict", message));
+}
+
+#[test]
 fn a_group_gets_its_workload_once_all_its_pods_exist() {
     let world = World::new();
     let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
