@@ -59,10 +59,10 @@ pub struct Stores {
     pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
-    /// Claims, device classes and published devices, and how they are counted.
-    pub devices: Devices,
     /// StatefulSets; empty if the integration is off.
     pub stateful_sets: Cache<StatefulSet>,
+    /// Claims, device classes and published devices, and how they are counted.
+    pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
     others: BTreeMap<(String, String), Other>,
 }
