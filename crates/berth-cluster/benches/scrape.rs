@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-const SIZES: [usize; 4] = [1_000, 10_000, 20_000, 100_000];
+const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const PODS_PER_NODE: usize = 16;
 const REPEATS: usize = 9;
 

@@ -52,7 +52,7 @@ impl std::fmt::Debug for KubeState {
 
 /// Maximum number of pods with series, and of Jobs: a pod has some 7 KB of text. Objects that have not
 /// ended come first, then those that ended last.
-pub const OBJECTS_MAX: usize = 20_000;
+pub const OBJECTS_MAX: usize = 10_000;
 
 impl KubeState {
     /// The metrics of caches that are filled by hand.
