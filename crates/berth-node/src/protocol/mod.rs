@@ -1,9 +1,5 @@
-//! Messages between the runtime, a pod's supervisor and a container's entry helper.
-//!
-//! A message consists of the length of its JSON in four bytes, most significant first, and the
-//! JSON. File descriptors are sent with the first bytes of a message ([`wire`]).
-
-pub(crate) mod wire;
+//! Messages between the runtime, a pod's supervisor and a container's entry helper. They are sent
+//! with [`berth_helper::wire`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use berth_helper::wire::{receive, send};
 use berth_pod_runtime::{Result, RuntimeError};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use tokio::net::UnixStream;
 
 use crate::folder::PodFolder;
 use crate::helper::Helper;
-use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request};
 use crate::supervisor::{READY, SOCKET};
 
