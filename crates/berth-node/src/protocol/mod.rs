@@ -25,6 +25,9 @@ pub(crate) struct Launch {
     /// although it is not on the host's network.
     #[serde(default)]
     pub shared_network: bool,
+    /// True if the supervisor enters the user namespace that is its standard input.
+    #[serde(default)]
+    pub user_namespace: bool,
     pub level: Level,
     /// The pod's control group; `None` if control groups cannot be written.
     pub group: Option<Group>,
