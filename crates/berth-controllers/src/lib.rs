@@ -49,7 +49,6 @@ use std::sync::Arc;
 
 use berth_apimachinery::exposition::Exposition;
 use berth_runtime::{Kinds, Manager, Work};
-use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// The interfaces of installed controllers.
 pub struct Installed {
@@ -165,7 +164,8 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     stores.devices =
         Devices::watched(manager, &config.resources.device_class_mappings, &config.gates(), &stores.workloads);
     if config.integrations.enabled("statefulset") {
-        stores.add_owners(manager.cache::<StatefulSet>());
+        stores.stateful_sets = manager.cache();
+        stores.add_owners(stores.stateful_sets.clone());
     }
     stores
 }

@@ -10,6 +10,7 @@ use berth_api::kueue::v1beta2::{
     AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -58,6 +59,8 @@ pub struct Stores {
     pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
+    /// StatefulSets; empty if the integration is off.
+    pub stateful_sets: Cache<StatefulSet>,
     /// Claims, device classes and published devices, and how they are counted.
     pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
@@ -99,6 +102,7 @@ impl Stores {
             cluster_training_runtimes: Cache::for_tests([]),
             ray_clusters: Cache::for_tests([]),
             job_sets: if job_sets { manager.cache_if_served() } else { Cache::for_tests([]) },
+            stateful_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }
@@ -124,6 +128,7 @@ impl Stores {
             cluster_training_runtimes: Cache::for_tests([]),
             ray_clusters: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
+            stateful_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }

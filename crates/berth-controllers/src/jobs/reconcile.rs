@@ -152,6 +152,14 @@ fn is_marked(pod_set: &PodSet) -> bool {
     labels.is_some_and(|labels| labels.contains_key(labels::POD_SET))
 }
 
+/// True if a Workload gets this annotation of its job.
+pub(super) fn copies_annotation(context: Context<'_>, key: &str) -> bool {
+    key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
+        || context.config.annotations_to_copy().contains(key)
+        || key == SUBMITTED_BY_ANNOTATION
+        || (key == annotations::ADMISSION_GATED_BY && context.gates.on(Gate::AdmissionGatedBy))
+}
+
 /// Removes our finalizer. Returns true if it was present.
 pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
     let finalizers = object.meta_mut().finalizers.get_or_insert_default();
@@ -502,14 +510,8 @@ impl<J: Job> Reconcile<'_, J> {
         for (key, value) in job.labels().iter().filter(|(key, _)| copied_labels.contains(key.as_str())) {
             workload.labels_mut().insert(key.clone(), value.clone());
         }
-        let copied_annotations = self.context.config.annotations_to_copy();
         for (key, value) in job.annotations() {
-            let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                || copied_annotations.contains(key.as_str())
-                || key == SUBMITTED_BY_ANNOTATION
-                || (key == annotations::ADMISSION_GATED_BY && gates.on(Gate::AdmissionGatedBy))
-                || (elastic && key == annotations::ELASTIC_JOB);
-            if copied {
+            if copies_annotation(self.context, key) || (elastic && key == annotations::ELASTIC_JOB) {
                 workload.annotations_mut().insert(key.clone(), value.clone());
             }
         }

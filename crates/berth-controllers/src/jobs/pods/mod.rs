@@ -11,6 +11,7 @@ pub mod group;
 mod prebuilt;
 pub mod reconcile;
 pub mod shape;
+pub(crate) mod stateful_set;
 #[cfg(test)]
 mod tests;
 

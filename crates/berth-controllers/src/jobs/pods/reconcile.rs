@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::SUBMITTED_BY_ANNOTATION;
-use berth_api::kueue::reasons::{admission, eviction, finished};
+use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
 use berth_apimachinery::field::quote;
@@ -18,10 +17,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 
 use super::group::{self, Group};
-use super::{Unit, kind, prebuilt};
+use super::{Unit, kind, prebuilt, stateful_set};
 use crate::conditions;
 use crate::gates::Gate;
-use crate::jobs::reconcile::{Context, remove_finalizer};
+use crate::jobs::reconcile::{Context, copies_annotation, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
 use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset::{self, PodSetInfo};
@@ -59,6 +58,16 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
             reconcile.plan
         }
         None => {
+            if let Unit::Group { name } = unit
+                && let Some(set) = stateful_set::of_group(context.stores, namespace, name, context.gates)
+                && set.metadata.deletion_timestamp.is_none()
+            {
+                let workload = workloads.first().map(Arc::as_ref);
+                return match stateful_set::without_pods(context, &set, name, workload, &mut plan) {
+                    Ok(()) => plan,
+                    Err(error) => plan.fail(error),
+                };
+            }
             for workload in workloads {
                 without_pods(context, namespace, &workload, &mut plan);
             }
@@ -96,15 +105,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
         found.is_some_and(|metadata| metadata.uid.as_deref() == Some(&owner.uid))
     });
     if lives && workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload) {
-        const HOLD: &str = "The workload has no pods because its owner is scaled to zero";
-        if !status::is_on_hold(&workload) {
-            if status::is_evicted(&workload) {
-                status::release_after_eviction(&mut workload, context.gates, context.now);
-            }
-            status::unset_quota_reservation(&mut workload, admission::ON_HOLD, HOLD, context.gates, context.now);
-            plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload)));
-        }
-        return;
+        return stateful_set::put_on_hold(context, workload, plan);
     }
     if context.gates.on(Gate::FinishOrphanedWorkloads)
         && status::finish(
@@ -124,7 +125,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
 /// The StatefulSet for which the pod is queued, if any.
 pub(super) fn set_of(pod: &Pod) -> Option<&OwnerReference> {
     let parent = pod.annotations().get(annotations::POD_SUSPENDING_PARENT);
-    controller_of(&pod.metadata).filter(|_| parent.is_some_and(|parent| parent == "statefulset"))
+    controller_of(&pod.metadata).filter(|_| parent.is_some_and(|parent| parent == stateful_set::PARENT))
 }
 
 /// The first of these names, and the number of further ones.
@@ -258,19 +259,31 @@ impl Reconcile<'_> {
             self.report_waiting(PlannedEvent::warning(events::WORKLOAD_NAME_CONFLICT, message));
             return Ok(());
         }
-        let pod_sets = match self.group.pod_sets(self.context.gates) {
-            Ok(pod_sets) => pod_sets,
-            Err(message) => {
-                // A new pod, or a change to one, triggers the next reconcile.
-                self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
-                return Ok(());
-            }
+        let workload = match self.of_set()? {
+            Some(workload) => workload,
+            None => match self.group.pod_sets(self.context.gates) {
+                Ok(pod_sets) => self.construct(pod_sets)?,
+                Err(message) => {
+                    // A new pod, or a change to one, triggers the next reconcile.
+                    self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
+                    return Ok(());
+                }
+            },
         };
-        let workload = self.construct(pod_sets)?;
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
         self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
+    }
+
+    /// A new Workload of a StatefulSet's pods.
+    fn of_set(&self) -> Result<Option<Workload>, PlanError> {
+        let Some(name) = super::group_name(self.group.first(), self.context.gates) else { return Ok(None) };
+        let set = stateful_set::of_group(self.context.stores, self.namespace, name, self.context.gates);
+        let Some(set) = set.filter(|set| stateful_set::is_queued(self.context, set)) else { return Ok(None) };
+        let mut workload = stateful_set::construct(self.context, &set, name)?;
+        self.own(&mut workload);
+        Ok(Some(workload))
     }
 
     /// Why the group cannot have a Workload, if a Workload of its name exists that no pod group made.
@@ -302,10 +315,7 @@ impl Reconcile<'_> {
             let of_pod = pod.annotations().iter().filter(|(key, _)| copied_annotations.contains(key.as_str()));
             copy_common(workload.annotations_mut(), of_pod, "annotation")?;
             for (key, value) in pod.annotations() {
-                let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                    || key == SUBMITTED_BY_ANNOTATION
-                    || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on(Gate::AdmissionGatedBy));
-                if copied {
+                if copies_annotation(self.context, key) {
                     workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());
                 }
             }
@@ -546,23 +556,13 @@ impl Reconcile<'_> {
     }
 
     /// Requeues a group whose set was scaled up from zero, perhaps to another size.
-    fn requeue_scaled_up(&mut self, mut workload: Workload) {
+    fn requeue_scaled_up(&mut self, workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => return self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
         };
         sanitize(&mut pod_sets);
-        let sizes =
-            |sets: &[PodSet]| -> Vec<(String, i32)> { sets.iter().map(|it| (it.name.clone(), it.count)).collect() };
-        if sizes(&pod_sets) != sizes(&workload.spec.pod_sets) {
-            workload.spec.pod_sets = pod_sets;
-            self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        }
-        let reason =
-            status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, self.context.gates);
-        const BACK: &str = "The workload has pods again";
-        status::unset_quota_reservation(&mut workload, reason, BACK, self.context.gates, self.context.now);
-        self.write_status(&workload);
+        stateful_set::end_hold(self.context, workload, pod_sets, &mut self.plan);
     }
 
     /// Copies the priority class label and the `admission-gated-by` annotation to the Workload.
@@ -611,7 +611,7 @@ impl Reconcile<'_> {
             changed |= status::set_reclaimable_pods(workload, reclaimable);
         }
         // A group with lost pods cannot run; it is not queued until they are replaced.
-        if self.group.is_group() && !self.group.is_serving() {
+        if self.waits_for_replacements() {
             const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
             let known = status::condition(workload, TYPE).map(|condition| condition.status == "True");
             let evicted = status::true_condition(workload, conditions::EVICTED).cloned();
@@ -634,6 +634,11 @@ impl Reconcile<'_> {
             changed |= readiness::sync(workload, || self.group.is_ready(), now);
         }
         changed
+    }
+
+    /// True if the group's owner does not replace lost pods by itself.
+    fn waits_for_replacements(&self) -> bool {
+        self.group.is_group() && !self.group.is_serving()
     }
 
     fn start(&mut self, mut workload: Workload) {
@@ -686,6 +691,11 @@ impl Reconcile<'_> {
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
         {
+            // The back-off may end before the pods are gone.
+            if self.waits_for_replacements() && self.group.absent_once_stopped(&workload) > 0 {
+                const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
+                status::set(&mut workload, TYPE, true, &evicted.reason, &evicted.message, self.context.now);
+            }
             self.write_status(&workload);
         }
         let retention = self.context.config.object_retention_policies.as_ref();
