@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use futures::future::BoxFuture;
 use hickory_proto::rr::Name;
 use ipnet::Ipv4Net;
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::addresses::{AddressError, Addresses};
@@ -20,12 +22,15 @@ use crate::plain::Loopback;
 use crate::proxy::{Clients, Insiders, Place, Proxy};
 use crate::published::Endpoint;
 use crate::ranges::Ranges;
+use crate::sides::Sides;
 
 /// The separation of pods by a pod network; see the crate's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Loopback addresses in the machine's own network.
     Plain,
+    /// A network namespace per pod, joined to a bridge in a namespace of the cluster.
+    Rootless,
     /// A network namespace per pod, joined to a bridge.
     Full,
 }
@@ -34,6 +39,7 @@ impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain => "plain",
+            Self::Rootless => "rootless",
             Self::Full => "full",
         })
     }
@@ -44,9 +50,11 @@ impl fmt::Display for Level {
 pub struct Options {
     /// Folder of the network's records, in the node's folder.
     pub folder: PathBuf,
-    /// Maximum level.
+    /// Requested level. If it does not work, the network has the plain level.
     pub level: Level,
-    /// Range of pod addresses at the full level. `None` selects a range that the machine does not
+    /// Executable whose `main` calls [`crate::helper::run`]. The rootless level needs it.
+    pub helper: Option<PathBuf>,
+    /// Range of pod addresses, except at the plain level. `None` selects a range that the machine does not
     /// use. In a range of at least 1024 addresses, the last 256 are reserved for Services of type
     /// LoadBalancer.
     pub pod_range: Option<Ipv4Net>,
@@ -57,7 +65,7 @@ pub struct Options {
     /// Address at which the API server listens.
     pub api_server: SocketAddr,
     /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
-    /// ports are always served at 127.0.0.1 and, at the full level, at the gateway's address.
+    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's address.
     pub node_addresses: Vec<Ipv4Addr>,
     /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
     /// pods.
@@ -69,6 +77,8 @@ pub struct Options {
 pub struct Report {
     /// The level.
     pub level: Level,
+    /// The requested level.
+    pub requested: Level,
     /// Why the network does not have the requested level.
     pub reason: Option<String>,
     /// Range of pod addresses.
@@ -81,7 +91,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pods in {})", self.level, self.pods)?;
         if let Some(reason) = &self.reason {
-            write!(f, "; level full does not work: {reason}")?;
+            write!(f, "; level {} does not work: {reason}", self.requested)?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
     }
@@ -133,21 +143,26 @@ pub struct Network {
     services: Option<(Ipv4Net, Clients)>,
     /// Addresses of Services for clients on this machine, if only pods reach the cluster IPs.
     outside: Option<Arc<Loopback>>,
+    /// The lowest port that this process may open on the machine.
+    first_port: u16,
+    sides: Sides,
     node_addresses: Vec<Ipv4Addr>,
     expose_node_ports: bool,
     api_server: SocketAddr,
     domain: String,
     names: Arc<Names>,
-    /// Task that answers questions about names.
-    name_server: Option<JoinHandle<()>>,
+    /// Tasks that answer questions about names.
+    name_servers: Vec<JoinHandle<()>>,
     /// Address of the name server at port 53; `None` if pods cannot use it.
     dns: Option<Ipv4Addr>,
+    /// Like `dns`, for pods on the machine's network.
+    dns_on_host: Option<Ipv4Addr>,
     proxy: Proxy,
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        if let Some(name_server) = &self.name_server {
+        for name_server in &self.name_servers {
             name_server.abort();
         }
     }
@@ -157,6 +172,8 @@ impl Drop for Network {
 enum Fabric {
     #[cfg(target_os = "linux")]
     Full(crate::linux::Links),
+    #[cfg(target_os = "linux")]
+    Rootless(Arc<crate::holder::Holder>),
     Plain(Loopback),
 }
 
@@ -170,7 +187,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// Opens the pod network of the node with this folder, at the highest level that works.
+    /// Opens the pod network of the node with this folder, at the requested level if it works.
     ///
     /// Pods of an earlier run keep their addresses and connections. Call [`Network::retain`] once
     /// the pods that still exist are known.
@@ -190,11 +207,11 @@ impl Network {
         let pods = folder.join("addresses");
         let is_used = Addresses::open(&pods, Ipv4Net::default(), Vec::new())?.pods().next().is_some();
         let domain = domain(&options.cluster_domain)?;
-        let opened = match full(&options, &identity, &folder, known, is_used).await {
+        let opened = match separate(&options, &identity, &folder, known, is_used).await {
             Ok(opened) => opened,
             Err(reason) => plain(&options, &identity, known, reason)?,
         };
-        let Opened { fabric, ranges, services, outside, reason, mut limits } = opened;
+        let Opened { fabric, ranges, services, outside, sides, reason, mut limits } = opened;
         let addresses = Addresses::open(&pods, ranges.pods, ranges.reserved())?;
         let range = folder.join(RANGE);
         std::fs::write(&range, ranges.pods.to_string()).map_err(records(&range))?;
@@ -203,11 +220,20 @@ impl Network {
         let outsiders =
             outside.clone().map(|loopback| Outsiders { pods: ranges.pods, services: options.service_range, loopback });
         let names = Arc::new(Names::new(zone, ranges.gateway, outsiders));
-        let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
-            Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
-            Err(error) => {
-                limits.push(format!("cluster DNS is not served at {}:{DNS_PORT}: {error}", ranges.gateway));
-                (None, None)
+        let mut name_servers = Vec::new();
+        let dns = serve_names(&sides, ranges.gateway, &names, &mut name_servers).await;
+        let dns = dns.map_err(|reason| limits.push(format!("cluster DNS is not served at {reason}"))).ok();
+        let dns_on_host = match (&outside, sides.is_inside(ranges.gateway.into())) {
+            (_, false) => dns,
+            (None, true) => None,
+            (Some(loopback), true) => {
+                let served = serve_names(&sides, loopback.name_server(), &names, &mut name_servers).await;
+                let lacks = |reason| {
+                    format!(
+                        "pods on this machine's network do not resolve names of the cluster, which are not served at {reason}"
+                    )
+                };
+                served.map_err(|reason| limits.push(lacks(reason))).ok()
             }
         };
         let mut node_addresses = vec![Ipv4Addr::LOCALHOST];
@@ -222,16 +248,19 @@ impl Network {
             ranges,
             services,
             outside,
+            first_port: first_port(),
             node_addresses,
             expose_node_ports: options.expose_node_ports,
             api_server: options.api_server,
             domain: options.cluster_domain.trim_end_matches('.').to_owned(),
             names,
-            name_server,
+            name_servers,
             dns,
-            proxy: Proxy::new(insiders, identity.bridge()),
+            dns_on_host,
+            proxy: Proxy::new(insiders, identity.bridge(), sides.clone()),
+            sides,
         };
-        let report = Report { level: network.level(), reason, pods: ranges.pods, limits };
+        let report = Report { level: network.level(), requested: options.level, reason, pods: ranges.pods, limits };
         Ok((Arc::new(network), report))
     }
 
@@ -240,6 +269,8 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(_) => Level::Full,
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(_) => Level::Rootless,
             Fabric::Plain(_) => Level::Plain,
         }
     }
@@ -257,6 +288,8 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(links) => links.retain(pods.iter()).await.map_err(internal),
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.retain(pods.iter()).await.map_err(internal),
             Fabric::Plain(_) => Ok(()),
         }
     }
@@ -270,17 +303,19 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(links) => links.remove().await.map_err(internal),
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.remove().await.map_err(internal),
             Fabric::Plain(_) => Ok(()),
         }
     }
 
-    /// The address at which this machine serves a cluster IP: the cluster IP itself, or a loopback
-    /// address at the plain level.
+    /// The address at which pods reach a cluster IP: the cluster IP itself, or a loopback address at
+    /// the plain level.
     pub fn address_of_service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => cluster_ip,
             Fabric::Plain(loopback) => loopback.service(cluster_ip),
+            #[cfg(target_os = "linux")]
+            _ => cluster_ip,
         }
     }
 
@@ -293,6 +328,11 @@ impl Network {
     /// Address of the cluster's name server; `None` if names of the cluster are not served.
     pub fn cluster_dns(&self) -> Option<Ipv4Addr> {
         self.dns
+    }
+
+    /// Like [`Network::cluster_dns`], for pods on the machine's network.
+    pub fn cluster_dns_on_host(&self) -> Option<Ipv4Addr> {
+        self.dns_on_host
     }
 
     /// Name server, search domains and options for the pods of a namespace; `None` if names of the
@@ -344,9 +384,9 @@ impl Network {
     /// True if the address is one of those that [`Network::external_address`] returns.
     pub(crate) fn is_external(&self, address: Ipv4Addr) -> bool {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => self.ranges.load_balancers.contains(&address),
             Fabric::Plain(loopback) => loopback.is_service(address),
+            #[cfg(target_os = "linux")]
+            _ => self.ranges.load_balancers.contains(&address),
         }
     }
 
@@ -359,15 +399,15 @@ impl Network {
         taken: &BTreeSet<Ipv4Addr>,
     ) -> Option<Ipv4Addr> {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => {
-                let all =
-                    asked.filter(|it| self.is_external(*it)).into_iter().chain(self.ranges.load_balancers.hosts());
-                all.into_iter().find(|address| !taken.contains(address))
-            }
             Fabric::Plain(loopback) => {
                 let _ = (asked, taken);
                 Some(loopback.service(cluster_ip))
+            }
+            #[cfg(target_os = "linux")]
+            _ => {
+                let all =
+                    asked.filter(|it| self.is_external(*it)).into_iter().chain(self.ranges.load_balancers.hosts());
+                all.into_iter().find(|address| !taken.contains(address))
             }
         }
     }
@@ -381,17 +421,17 @@ impl Network {
 impl Place for Network {
     fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
         match &self.fabric {
+            Fabric::Plain(loopback) => Some((loopback.service(cluster_ip), Clients::All)),
             #[cfg(target_os = "linux")]
-            Fabric::Full(_) => {
+            _ => {
                 let (range, clients) = self.services?;
                 range.contains(&cluster_ip).then_some((cluster_ip, clients))
             }
-            Fabric::Plain(loopback) => Some((loopback.service(cluster_ip), Clients::All)),
         }
     }
 
-    fn machine_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
-        self.outside.as_ref().map(|loopback| loopback.service(cluster_ip))
+    fn machine_address(&self, cluster_ip: Ipv4Addr, port: u16) -> Option<Ipv4Addr> {
+        self.outside.as_ref().filter(|_| port >= self.first_port).map(|loopback| loopback.service(cluster_ip))
     }
 
     fn has_external(&self, address: Ipv4Addr) -> bool {
@@ -418,6 +458,7 @@ struct Opened {
     ranges: Ranges,
     services: Option<(Ipv4Net, Clients)>,
     outside: Option<Arc<Loopback>>,
+    sides: Sides,
     reason: Option<String>,
     limits: Vec<String>,
 }
@@ -432,7 +473,48 @@ fn domain(text: &str) -> Result<Name, OpenError> {
     if name.is_root() { Err(invalid("it is empty".to_owned())) } else { Ok(name) }
 }
 
-/// Opens the plain level. `reason` is why the full level does not work.
+/// Serves names at port 53 of an address. Returns the address, or the address with the reason if
+/// that does not work.
+async fn serve_names(
+    sides: &Sides,
+    address: Ipv4Addr,
+    names: &Arc<Names>,
+    servers: &mut Vec<JoinHandle<()>>,
+) -> Result<Ipv4Addr, String> {
+    let bound = Sockets::bind(sides, SocketAddr::new(address.into(), DNS_PORT)).await;
+    let sockets = bound.map_err(|error| format!("{address}:{DNS_PORT}: {error}"))?;
+    servers.push(tokio::spawn(sockets.serve(names.clone())));
+    Ok(address)
+}
+
+/// The lowest port that this process may open on the machine.
+fn first_port() -> u16 {
+    #[cfg(target_os = "linux")]
+    if !rustix::process::geteuid().is_root() {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        return text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
+    }
+    1
+}
+
+/// Opens the requested level, unless it is the plain level. The error is the reason if that does
+/// not work.
+async fn separate(
+    options: &Options,
+    identity: &Identity,
+    folder: &Path,
+    known: Option<Ipv4Net>,
+    is_used: bool,
+) -> Result<Opened, String> {
+    let known = known.filter(|range| !range.network().is_loopback());
+    match options.level {
+        Level::Plain => Err("the plain level was requested".to_owned()),
+        Level::Rootless => rootless(options, identity, folder, known, is_used).await,
+        Level::Full => full(options, identity, folder, known, is_used).await,
+    }
+}
+
+/// Opens the plain level. `reason` is why the requested level does not work.
 fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason: String) -> Result<Opened, OpenError> {
     let loopback = Loopback::claim(identity, known).map_err(|error| OpenError::NoAddresses {
         reason: format!("{reason}; loopback addresses other than 127.0.0.1 cannot be used: {error}"),
@@ -442,6 +524,7 @@ fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason:
         fabric: Fabric::Plain(loopback),
         services: None,
         outside: None,
+        sides: Sides::default(),
         reason: (options.level > Level::Plain).then_some(reason),
         limits: vec![PLAIN_LIMIT.to_owned()],
     })
@@ -456,10 +539,6 @@ async fn full(
     known: Option<Ipv4Net>,
     is_used: bool,
 ) -> Result<Opened, String> {
-    if options.level < Level::Full {
-        return Err("the plain level was requested".to_owned());
-    }
-    let known = known.filter(|range| !range.network().is_loopback());
     let opened = crate::linux::Links::open(identity.clone(), folder, options.pod_range, known, is_used).await;
     let links = opened.map_err(|error| error.to_string())?;
     let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
@@ -479,7 +558,57 @@ async fn full(
     };
     let isolated = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
     let limits = isolated.into_iter().chain(lack).collect();
-    Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, outside, reason: None, limits })
+    let (ranges, sides) = (links.ranges(), Sides::default());
+    Ok(Opened { ranges, fabric: Fabric::Full(links), services, outside, sides, reason: None, limits })
+}
+
+/// Opens the rootless level. The error is the reason if that does not work.
+#[cfg(target_os = "linux")]
+async fn rootless(
+    options: &Options,
+    identity: &Identity,
+    folder: &Path,
+    known: Option<Ipv4Net>,
+    is_used: bool,
+) -> Result<Opened, String> {
+    let program = options.helper.as_deref().ok_or("no program for it is configured")?;
+    let services = options.service_range;
+    let choose = async || {
+        let chosen = crate::linux::free_range(options.pod_range, known, is_used).await;
+        chosen.map_err(|error| error.to_string())
+    };
+    let holder = crate::holder::Holder::open(program, folder, services, choose).await;
+    let holder = Arc::new(holder.map_err(|error| error.to_string())?);
+    let ranges = Ranges::of(holder.pods()).ok_or("the range of the pod network is too small")?;
+    let mut limits = Vec::new();
+    if let Some(reason) = holder.isolated() {
+        limits.push(format!("pods cannot reach other networks: {reason}"));
+    }
+    let outside = match Loopback::claim(identity, None) {
+        Ok(loopback) => {
+            limits.push(format!("this machine reaches Services in {}", loopback.services()));
+            Some(Arc::new(loopback))
+        }
+        Err(error) => {
+            limits.push(format!("this machine cannot reach Services, except at node ports: {error}"));
+            None
+        }
+    };
+    let sides = Sides::of(holder.clone(), vec![ranges.pods, services]);
+    let served = Some((services, Clients::All));
+    Ok(Opened { ranges, fabric: Fabric::Rootless(holder), services: served, outside, sides, reason: None, limits })
+}
+
+/// Fails, because only Linux has the rootless level.
+#[cfg(not(target_os = "linux"))]
+async fn rootless(
+    _options: &Options,
+    _identity: &Identity,
+    _folder: &Path,
+    _known: Option<Ipv4Net>,
+    _is_used: bool,
+) -> Result<Opened, String> {
+    Err("network namespaces exist on Linux only".to_owned())
 }
 
 /// Fails, because only Linux has the full level.
@@ -499,6 +628,22 @@ impl SandboxNetwork for Network {
         self.level() == Level::Plain
     }
 
+    fn user_namespace(&self) -> berth_pod_runtime::Result<Option<File>> {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.user_namespace().map(Some).map_err(internal),
+            _ => Ok(None),
+        }
+    }
+
+    fn is_new(&self) -> bool {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.is_new(),
+            _ => false,
+        }
+    }
+
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, berth_pod_runtime::Result<IpAddr>> {
         Box::pin(async move {
             let address: Ipv4Addr = self.addresses.lock().allocate(pod).map_err(internal)?;
@@ -508,23 +653,24 @@ impl SandboxNetwork for Network {
 
     fn connect<'a>(&'a self, pod: &'a PodUid, pid: u32) -> BoxFuture<'a, berth_pod_runtime::Result<()>> {
         Box::pin(async move {
-            match &self.fabric {
-                #[cfg(target_os = "linux")]
-                Fabric::Full(links) => {
-                    let address = self.addresses.lock().get(pod);
-                    let address = address.ok_or_else(|| {
-                        RuntimeError::NotFound(format!("pod {pod} has no address: allocate it before connecting"))
-                    })?;
-                    links.connect(pod, pid, address).await.map_err(|error| match error {
-                        crate::linux::LinkError::NoProcess(_) => RuntimeError::NotFound(error.to_string()),
-                        other => internal(other),
-                    })
-                }
-                Fabric::Plain(_) => {
-                    let _ = (pod, pid);
-                    Ok(())
-                }
+            #[cfg(target_os = "linux")]
+            if !matches!(self.fabric, Fabric::Plain(_)) {
+                let address = self.addresses.lock().get(pod);
+                let address = address.ok_or_else(|| {
+                    RuntimeError::NotFound(format!("pod {pod} has no address: allocate it before connecting"))
+                })?;
+                let namespace = crate::linux::namespace_of(pid).map_err(|error| match error {
+                    crate::linux::LinkError::NoProcess(_) => RuntimeError::NotFound(error.to_string()),
+                    other => internal(other),
+                })?;
+                return match &self.fabric {
+                    Fabric::Full(links) => links.connect(pod, namespace, address).await.map_err(internal),
+                    Fabric::Rootless(holder) => holder.connect(pod, namespace, address).await.map_err(internal),
+                    Fabric::Plain(_) => Ok(()),
+                };
             }
+            let _ = (pod, pid);
+            Ok(())
         })
     }
 
@@ -533,10 +679,17 @@ impl SandboxNetwork for Network {
             match &self.fabric {
                 #[cfg(target_os = "linux")]
                 Fabric::Full(links) => links.disconnect(pod).await.map_err(internal)?,
+                #[cfg(target_os = "linux")]
+                Fabric::Rootless(holder) => holder.disconnect(pod).await.map_err(internal)?,
                 Fabric::Plain(_) => {}
             }
             self.addresses.lock().release(pod).map_err(internal)
         })
+    }
+
+    fn dial(&self, address: SocketAddr) -> BoxFuture<'static, std::io::Result<TcpStream>> {
+        let sides = self.sides.clone();
+        Box::pin(async move { sides.connect(address).await })
     }
 }
 

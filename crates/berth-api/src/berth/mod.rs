@@ -41,7 +41,7 @@ pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
     Accelerator, Instance, LocationPolicy, MachineShape, NodePool, NodePoolSpec, NodePoolStatus, NodeTaint,
-    PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
+    PoolDevices, PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
 pub use provisioning_class::{

@@ -28,6 +28,7 @@ use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, Ro
 use crate::identity::Identity;
 use crate::ranges::{Ranges, choose, overlap};
 use namespace::{INTERFACE, Settings, ignore_existing};
+pub(crate) use nft::Diversion;
 
 /// Numbers of the kernel's errors.
 mod errno {
@@ -37,6 +38,11 @@ mod errno {
 
 /// Number of the routing table of the machine's own addresses.
 const TABLE_LOCAL: u32 = 255;
+/// Number of the routing table that the kernel searches after that.
+const TABLE_MAIN: u32 = 254;
+
+/// Name of the loopback interface.
+const LOOPBACK: &str = "lo";
 
 /// Failure to change the machine's network.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +53,8 @@ pub(crate) enum LinkError {
     Netlink { what: String, source: rtnetlink::Error },
     #[error("process {0} has no network namespace")]
     NoProcess(u32),
+    #[error("the network interface of pod {0} vanished while it was configured")]
+    NoInterface(PodUid),
     #[error("the pod network {wanted} overlaps {used}, which this machine uses; configure another range")]
     RangeInUse { wanted: Ipv4Net, used: Ipv4Net },
     #[error("this machine uses addresses of every range that Berth tries; configure a free range")]
@@ -207,15 +215,35 @@ impl Links {
         Ok(())
     }
 
-    /// Connects the namespace of a process. A pair of interfaces that exists already is completed.
+    /// Delivers all traffic of pods to other networks to transparent sockets in this namespace, in
+    /// which addresses of Services are local as well. Nothing leaves the namespace by itself.
+    pub(crate) async fn divert(&self, services: Ipv4Net, to: Diversion) -> Result<(), LinkError> {
+        let up = LinkUnspec::new_with_name(LOOPBACK).up().build();
+        self.handle.link().set(up).execute().await.map_err(LinkError::of("setting the loopback interface up"))?;
+        add_local_route(&self.handle, self.bridge, services, 0).await?;
+        disable_bridge_filter()?;
+        let own = [self.ranges.pods, services];
+        nft::divert(&self.identity.table(), &self.identity.bridge(), &own, to).map_err(|source| LinkError::Io {
+            what: "the kernel's packet filter (nf_tables) rejects the rules of the pod network".to_owned(),
+            source,
+        })?;
+        let loopback = index_of(&self.handle, LOOPBACK).await?.unwrap_or(1);
+        let all = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(Ipv4Addr::UNSPECIFIED, 0)
+            .output_interface(loopback)
+            .kind(RouteType::Local)
+            .scope(RouteScope::Host)
+            // Routes to pods have precedence, because they are in the same table.
+            .table_id(TABLE_MAIN)
+            .build();
+        let added = self.handle.route().add(all).execute().await;
+        ignore_existing(added).map_err(LinkError::of("adding a local route for all addresses"))
+    }
+
+    /// Connects a pod's network namespace. A pair of interfaces that exists already is completed.
     /// It is replaced if its other end is no longer in a pod.
-    pub(crate) async fn connect(&self, pod: &PodUid, pid: u32, address: Ipv4Addr) -> Result<(), LinkError> {
-        let path = format!("/proc/{pid}/ns/net");
-        let namespace = match File::open(&path) {
-            Ok(file) => Arc::new(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LinkError::NoProcess(pid)),
-            Err(source) => return Err(LinkError::Io { what: path, source }),
-        };
+    pub(crate) async fn connect(&self, pod: &PodUid, namespace: File, address: Ipv4Addr) -> Result<(), LinkError> {
+        let namespace = Arc::new(namespace);
         let settings = Settings { address, range: self.ranges.pods, gateway: self.ranges.gateway };
         let name = self.identity.interface(pod);
         let is_new = self.create_pair(&name, &namespace, address).await?;
@@ -228,7 +256,7 @@ impl Links {
         self.create_pair(&name, &namespace, address).await?;
         match namespace::configure(namespace, settings).await? {
             true => Ok(()),
-            false => Err(LinkError::NoProcess(pid)),
+            false => Err(LinkError::NoInterface(pod.clone())),
         }
     }
 
@@ -274,16 +302,22 @@ impl Links {
     /// Deletes the interfaces at the bridge that do not belong to a pod in `pods`.
     pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
         let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
-        for link in namespace::links(&self.handle).await? {
-            let is_port = link.attributes.contains(&LinkAttribute::Controller(self.bridge));
-            if let Some(name) = name_of(&link)
-                && is_port
-                && !kept.contains(name)
-            {
-                self.delete(name).await?;
-            }
+        for name in self.ports().await?.iter().filter(|name| !kept.contains(*name)) {
+            self.delete(name).await?;
         }
         Ok(())
+    }
+
+    /// True if no pod is connected.
+    pub(crate) async fn is_empty(&self) -> Result<bool, LinkError> {
+        Ok(self.ports().await?.is_empty())
+    }
+
+    /// Names of the interfaces at the bridge.
+    async fn ports(&self) -> Result<Vec<String>, LinkError> {
+        let links = namespace::links(&self.handle).await?;
+        let ports = links.iter().filter(|link| link.attributes.contains(&LinkAttribute::Controller(self.bridge)));
+        Ok(ports.filter_map(name_of).map(str::to_owned).collect())
     }
 
     /// Deletes the bridge, all interfaces at it, and the packet filter table. Forwarding remains
@@ -294,6 +328,43 @@ impl Links {
         nft::remove(&self.identity.table())
             .map_err(|source| LinkError::Io { what: "removing the packet filter's rules".to_owned(), source })
     }
+}
+
+/// Keeps the packet filter of this namespace from seeing packets at the bridge. The transparent
+/// socket that it assigns there would be lost before the packet arrives at the IP layer, which the
+/// filter would not see a second time.
+fn disable_bridge_filter() -> Result<(), LinkError> {
+    const SETTING: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    match std::fs::read_to_string(SETTING) {
+        Ok(text) if text.trim() != "0" => std::fs::write(SETTING, "0")
+            .map_err(|source| LinkError::Io { what: format!("setting {SETTING} to 0"), source }),
+        // The kernel's module br_netfilter is not loaded.
+        _ => Ok(()),
+    }
+}
+
+/// Opens the network namespace of a process.
+pub(crate) fn namespace_of(pid: u32) -> Result<File, LinkError> {
+    let path = format!("/proc/{pid}/ns/net");
+    File::open(&path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => LinkError::NoProcess(pid),
+        _ => LinkError::Io { what: path, source },
+    })
+}
+
+/// Chooses the range of a pod network in a namespace of its own. The machine must not use the range,
+/// because pods could not reach its addresses.
+pub(crate) async fn free_range(
+    wanted: Option<Ipv4Net>,
+    known: Option<Ipv4Net>,
+    is_used: bool,
+) -> Result<Ipv4Net, LinkError> {
+    let (connection, handle) = connect()?;
+    let task = tokio::spawn(connection);
+    let routes = routes(&handle, None).await;
+    task.abort();
+    let range = range(wanted, known, is_used, &routes?)?;
+    Ranges::of(range).map(|ranges| ranges.pods).ok_or(LinkError::RangeTooSmall(range))
 }
 
 /// A netlink connection in the namespace of the calling thread, and the task that drives it.
