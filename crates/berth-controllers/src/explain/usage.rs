@@ -95,7 +95,7 @@ impl Explain {
         let by: By = parameter(query, "by").map_or(Ok(By::Team), |text| text.parse()).map_err(Unreported::Invalid)?;
         let new = move || (Sums::new(by, period), 0_u64);
         let (mut sums, add) = self
-            .over_ended(namespace, BTreeMap::<String, (Sums, u64)>::new(), move |sums, stay| {
+            .over_ended(namespace, "", BTreeMap::<String, (Sums, u64)>::new(), move |sums, stay| {
                 let (sums, count) = sums.entry(stay.workload.namespace.clone()).or_insert_with(new);
                 sums.add(stay);
                 *count += u64::from(period.touches(stay));
@@ -137,7 +137,7 @@ impl Explain {
         let states = states(query).map_err(Unreported::Invalid)?;
         let wanted = states.clone();
         let (mut found, add) = self
-            .over_ended(namespace, BTreeMap::<String, Newest>::new(), move |found, stay| {
+            .over_ended(namespace, "", BTreeMap::<String, Newest>::new(), move |found, stay| {
                 if period.touches(stay) && is_asked(&wanted, stay.state) {
                     found.entry(stay.workload.namespace.clone()).or_default().add(stay, limit);
                 }
@@ -188,7 +188,9 @@ impl Explain {
         if let Some(live) = &live {
             search = Search::new(namespace, &live.name_any());
         }
-        let mut search = self.over_ended(namespace, search, Search::add).await?.0;
+        // The line of a stay has the names of the Workload and of its job.
+        let named = live.as_ref().map_or_else(|| name.to_owned(), |live| live.name_any());
+        let mut search = self.over_ended(namespace, &named, search, Search::add).await?.0;
         if let Some(stay) = live.and_then(|live| self.stay_of(&live)) {
             search.add(&stay);
         }
@@ -271,10 +273,11 @@ impl Explain {
         Ok(read.await?)
     }
 
-    /// Passes the ended stays of a namespace to `each`.
+    /// Passes the ended stays of a namespace whose records contain `text` to `each`.
     async fn over_ended<T: Send + 'static, F: Fn(&mut T, &Stay) + Send + 'static>(
         &self,
         namespace: &str,
+        text: &str,
         mut into: T,
         each: F,
     ) -> Result<(T, F), Unreported> {
@@ -284,9 +287,9 @@ impl Explain {
         };
         // One request after another reads the journal.
         let turn = self.scans.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let decisions = self.decisions.clone();
+        let (decisions, text) = (self.decisions.clone(), text.to_owned());
         let done = tokio::task::spawn_blocking(move || {
-            decisions.each_stay(&mut |stay| {
+            decisions.each_stay(&text, &mut |stay| {
                 if is_asked(stay) {
                     each(&mut into, stay);
                 }
@@ -317,4 +320,17 @@ impl Explain {
 
 fn left_out(stays: u64, listable: &Listable) -> Option<WithheldUsage> {
     (stays > 0).then(|| WithheldUsage { why: listable.why(), stays })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_stays_are_chosen_by_name() {
+        assert_eq!(states("since=x&state=preempted,Running"), Ok(vec![StayState::Preempted, StayState::Running]));
+        assert_eq!(states("limit=5"), Ok(Vec::new()));
+        let error = states("state=lost").expect_err("no such state");
+        assert!(error.starts_with("state: invalid value \"lost\", expected one of Waiting, Held, "), "{error}");
+    }
 }
