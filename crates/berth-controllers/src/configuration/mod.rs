@@ -374,15 +374,9 @@ mod tests {
         let file = json!({
             "integrations": {"frameworks": ["batch/job", "sparkoperator.k8s.io/sparkapplication"]},
             "multiKueue": {"origin": "here"},
-            "resources": {"deviceClassMappings": [{"name": "gpu", "deviceClassNames": ["gpu.example.com"]}]},
             "featureGates": {"SchedulerLibraryIntegration": true},
         });
-        let expected = [
-            "integrations.frameworks[1]",
-            "multiKueue",
-            "resources.deviceClassMappings",
-            "featureGates[SchedulerLibraryIntegration]",
-        ];
+        let expected = ["integrations.frameworks[1]", "multiKueue", "featureGates[SchedulerLibraryIntegration]"];
         assert_eq!(fields(read(file)), expected);
     }
 }

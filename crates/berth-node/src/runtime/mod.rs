@@ -6,6 +6,7 @@ mod leftovers;
 mod logs;
 mod pod;
 mod sandbox;
+mod starts;
 mod stats;
 mod streams;
 pub(crate) mod supervisor;
@@ -53,6 +54,7 @@ struct Node {
     found: Found,
     hidden: Vec<std::path::PathBuf>,
     changes: Arc<Changes>,
+    starts: starts::Starts,
     pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
     /// One lock per pod. Creations, stops and removals of its sandbox run one after another.
     operations: Mutex<BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
@@ -114,7 +116,10 @@ impl Prepared {
     /// # Errors
     /// The folder cannot be read.
     pub async fn open(self, network: Option<Arc<dyn SandboxNetwork>>) -> Result<ProcessRuntime> {
+        let log = self.folder.clone();
+        let starts = blocking(move || starts::open(&log)).await?;
         let node = Arc::new(Node {
+            starts,
             hidden: isolation::hidden(&self.options),
             options: self.options,
             network,
@@ -187,13 +192,19 @@ impl Node {
 
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerStatus> {
         let pod = self.find(&config.id.pod)?;
+        if pod.container(&config.id).is_none() {
+            self.starts.record(&pod.launch, config).await?;
+        }
         let request = Request::Start(Box::new(config.clone()));
         match Connection::call(&pod.folder, &request).await? {
             Reply::Container(status) => {
                 pod.add(&status);
                 Ok(status)
             }
-            Reply::Error(error) => Err(error.into()),
+            Reply::Error(error) => {
+                self.starts.not_started(&config.id);
+                Err(error.into())
+            }
             _ => Err(unexpected()),
         }
     }

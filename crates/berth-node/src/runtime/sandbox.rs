@@ -194,6 +194,7 @@ impl Node {
             Ok(())
         })
         .await?;
+        self.starts.removed(uid);
         self.operations.lock().remove(uid);
         if was_known {
             self.changes.notify(uid);
@@ -236,8 +237,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// The launch configuration of a pod, from `pod.json` or else from the journal, which is synced
-/// before a program runs. `None` if nothing of the pod has ever been started.
+/// The launch configuration of a pod, from `pod.json` or else from the journal. `None` if nothing of
+/// the pod has ever been started.
 pub(super) fn launch_of(folder: &PodFolder) -> Option<Launch> {
     let written = std::fs::read(folder.launch()).ok();
     written.and_then(|bytes| serde_json::from_slice(&bytes).ok()).or_else(|| {

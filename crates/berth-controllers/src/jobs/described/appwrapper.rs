@@ -32,6 +32,8 @@ pub const APP_WRAPPER: Description = Description {
     },
     ready: |status| true_condition(status, "PodsReady").is_some(),
     active: |status| true_condition(status, conditions::QUOTA_RESERVED).is_some(),
+    on_hold: |_| None,
+    set_defaults: |_, _| {},
     queued: |_| true,
     resized: |_, _| None,
     validate: |spec, _, path: &Path<'_>| match components(spec) {

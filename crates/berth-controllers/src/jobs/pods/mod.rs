@@ -8,8 +8,10 @@
 
 pub mod controller;
 pub mod group;
+mod prebuilt;
 pub mod reconcile;
 pub mod shape;
+pub(crate) mod stateful_set;
 #[cfg(test)]
 mod tests;
 
