@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Command of the holder, followed by the folder of the network's records.
+#[cfg(target_os = "linux")]
 pub(crate) const HOLDER: &str = "pod-network";
 
 /// Runs the holder if the arguments (without the program's name) select it. Returns `None` if they

@@ -30,9 +30,11 @@ pub mod helper;
 mod holder;
 mod host_ports;
 mod identity;
+mod levels;
 #[cfg(target_os = "linux")]
 mod linux;
 mod network;
+mod options;
 mod plain;
 mod proxy;
 pub mod published;
@@ -42,7 +44,8 @@ mod sides;
 
 pub use controllers::install;
 pub use dns::{Answer, TTL, Zone};
-pub use network::{Level, Network, OpenError, Options, Report};
+pub use network::Network;
+pub use options::{Level, OpenError, Options, Report};
 pub use ranges::Ranges;
 pub use resolvers::host_dns;
 

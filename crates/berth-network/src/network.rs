@@ -1,10 +1,10 @@
-//! The pod network of a node, and its setup.
+//! The pod network of a node.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use berth_pod_runtime::{DnsConfig, PodUid, RuntimeError, SandboxNetwork};
@@ -15,123 +15,16 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::addresses::{AddressError, Addresses};
+use crate::addresses::Addresses;
 use crate::dns::{Names, Outsiders, Sockets, Zone};
 use crate::identity::Identity;
+use crate::levels::{Fabric, Opened, plain, separate};
+use crate::options::{Level, OpenError, Options, Report};
 use crate::plain::Loopback;
 use crate::proxy::{Clients, Insiders, Place, Proxy};
 use crate::published::Endpoint;
 use crate::ranges::Ranges;
 use crate::sides::Sides;
-
-/// The separation of pods by a pod network; see the crate's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Loopback addresses in the machine's own network.
-    Plain,
-    /// A network namespace per pod, joined to a bridge in a namespace of the cluster.
-    Rootless,
-    /// A network namespace per pod, joined to a bridge.
-    Full,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plain => "plain",
-            Self::Rootless => "rootless",
-            Self::Full => "full",
-        })
-    }
-}
-
-/// Options of [`Network::open`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folder of the network's records, in the node's folder.
-    pub folder: PathBuf,
-    /// Requested level. If it does not work, the network has the plain level.
-    pub level: Level,
-    /// Executable whose `main` calls [`crate::helper::run`]. The rootless level needs it.
-    pub helper: Option<PathBuf>,
-    /// Range of pod addresses, except at the plain level. `None` selects a range that the machine does not
-    /// use. In a range of at least 1024 addresses, the last 256 are reserved for Services of type
-    /// LoadBalancer.
-    pub pod_range: Option<Ipv4Net>,
-    /// Domain of the cluster's names, such as `cluster.local`.
-    pub cluster_domain: String,
-    /// Range of the API server's cluster IPs.
-    pub service_range: Ipv4Net,
-    /// Address at which the API server listens.
-    pub api_server: SocketAddr,
-    /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
-    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's address.
-    pub node_addresses: Vec<Ipv4Addr>,
-    /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
-    /// pods.
-    pub expose_node_ports: bool,
-}
-
-/// The level of an opened network, and its limitations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The level.
-    pub level: Level,
-    /// The requested level.
-    pub requested: Level,
-    /// Why the network does not have the requested level.
-    pub reason: Option<String>,
-    /// Range of pod addresses.
-    pub pods: Ipv4Net,
-    /// The limitations at this level on this machine, each with the reason.
-    pub limits: Vec<String>,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pods in {})", self.level, self.pods)?;
-        if let Some(reason) = &self.reason {
-            write!(f, "; level {} does not work: {reason}", self.requested)?;
-        }
-        self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
-    }
-}
-
-/// Failure to open a pod network.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The records cannot be read or written.
-    #[error("the pod network's records cannot be used: {}: {source}", path.display())]
-    Records {
-        /// File or folder.
-        path: PathBuf,
-        /// The error.
-        source: std::io::Error,
-    },
-    /// The machine has no addresses for pods.
-    #[error("pods cannot get their own addresses on this machine: {reason}")]
-    NoAddresses {
-        /// Why neither level works.
-        reason: String,
-    },
-    /// The domain of the cluster is not a domain name.
-    #[error("the cluster domain {domain:?} is not a domain name such as cluster.local: {reason}")]
-    Domain {
-        /// The domain.
-        domain: String,
-        /// Why it is not a domain name.
-        reason: String,
-    },
-}
-
-impl From<AddressError> for OpenError {
-    fn from(error: AddressError) -> Self {
-        match error {
-            AddressError::Io { path, source } => Self::Records { path, source },
-            other => Self::NoAddresses { reason: other.to_string() },
-        }
-    }
-}
 
 /// The pod network of one node.
 pub struct Network {
@@ -166,15 +59,6 @@ impl Drop for Network {
             name_server.abort();
         }
     }
-}
-
-/// The connection of pods.
-enum Fabric {
-    #[cfg(target_os = "linux")]
-    Full(crate::linux::Links),
-    #[cfg(target_os = "linux")]
-    Rootless(Arc<crate::holder::Holder>),
-    Plain(Loopback),
 }
 
 /// File with the range of the previous run.
@@ -452,20 +336,8 @@ impl Place for Network {
     }
 }
 
-/// A fabric and its limitations.
-struct Opened {
-    fabric: Fabric,
-    ranges: Ranges,
-    services: Option<(Ipv4Net, Clients)>,
-    outside: Option<Arc<Loopback>>,
-    sides: Sides,
-    reason: Option<String>,
-    limits: Vec<String>,
-}
-
+/// Port of name servers.
 const DNS_PORT: u16 = 53;
-const PLAIN_LIMIT: &str = "pods share the machine's network, each with a loopback address; Services are served at \
-                           loopback addresses instead of their cluster IPs";
 
 fn domain(text: &str) -> Result<Name, OpenError> {
     let invalid = |reason: String| OpenError::Domain { domain: text.to_owned(), reason };
@@ -495,132 +367,6 @@ fn first_port() -> u16 {
         return text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
     }
     1
-}
-
-/// Opens the requested level, unless it is the plain level. The error is the reason if that does
-/// not work.
-async fn separate(
-    options: &Options,
-    identity: &Identity,
-    folder: &Path,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<Opened, String> {
-    let known = known.filter(|range| !range.network().is_loopback());
-    match options.level {
-        Level::Plain => Err("the plain level was requested".to_owned()),
-        Level::Rootless => rootless(options, identity, folder, known, is_used).await,
-        Level::Full => full(options, identity, folder, known, is_used).await,
-    }
-}
-
-/// Opens the plain level. `reason` is why the requested level does not work.
-fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason: String) -> Result<Opened, OpenError> {
-    let loopback = Loopback::claim(identity, known).map_err(|error| OpenError::NoAddresses {
-        reason: format!("{reason}; loopback addresses other than 127.0.0.1 cannot be used: {error}"),
-    })?;
-    Ok(Opened {
-        ranges: Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses"),
-        fabric: Fabric::Plain(loopback),
-        services: None,
-        outside: None,
-        sides: Sides::default(),
-        reason: (options.level > Level::Plain).then_some(reason),
-        limits: vec![PLAIN_LIMIT.to_owned()],
-    })
-}
-
-/// Opens the full level. The error is the reason if that does not work.
-#[cfg(target_os = "linux")]
-async fn full(
-    options: &Options,
-    identity: &Identity,
-    folder: &Path,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<Opened, String> {
-    let opened = crate::linux::Links::open(identity.clone(), folder, options.pod_range, known, is_used).await;
-    let links = opened.map_err(|error| error.to_string())?;
-    let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
-    let range = options.service_range;
-    let mut outside = None;
-    let (services, lack) = match lacking.services {
-        crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
-        crate::linux::Reach::Pods => {
-            let mut lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
-            outside = Loopback::claim(identity, None).ok().map(Arc::new);
-            if let Some(loopback) = &outside {
-                lack += &format!("; this machine reaches Services in {}", loopback.services());
-            }
-            (Some((range, Clients::Bridge)), Some(lack))
-        }
-        crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
-    };
-    let isolated = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
-    let limits = isolated.into_iter().chain(lack).collect();
-    let (ranges, sides) = (links.ranges(), Sides::default());
-    Ok(Opened { ranges, fabric: Fabric::Full(links), services, outside, sides, reason: None, limits })
-}
-
-/// Opens the rootless level. The error is the reason if that does not work.
-#[cfg(target_os = "linux")]
-async fn rootless(
-    options: &Options,
-    identity: &Identity,
-    folder: &Path,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<Opened, String> {
-    let program = options.helper.as_deref().ok_or("no program for it is configured")?;
-    let services = options.service_range;
-    let choose = async || {
-        let chosen = crate::linux::free_range(options.pod_range, known, is_used).await;
-        chosen.map_err(|error| error.to_string())
-    };
-    let holder = crate::holder::Holder::open(program, folder, services, choose).await;
-    let holder = Arc::new(holder.map_err(|error| error.to_string())?);
-    let ranges = Ranges::of(holder.pods()).ok_or("the range of the pod network is too small")?;
-    let mut limits = Vec::new();
-    if let Some(reason) = holder.isolated() {
-        limits.push(format!("pods cannot reach other networks: {reason}"));
-    }
-    let outside = match Loopback::claim(identity, None) {
-        Ok(loopback) => {
-            limits.push(format!("this machine reaches Services in {}", loopback.services()));
-            Some(Arc::new(loopback))
-        }
-        Err(error) => {
-            limits.push(format!("this machine cannot reach Services, except at node ports: {error}"));
-            None
-        }
-    };
-    let sides = Sides::of(holder.clone(), vec![ranges.pods, services]);
-    let served = Some((services, Clients::All));
-    Ok(Opened { ranges, fabric: Fabric::Rootless(holder), services: served, outside, sides, reason: None, limits })
-}
-
-/// Fails, because only Linux has the rootless level.
-#[cfg(not(target_os = "linux"))]
-async fn rootless(
-    _options: &Options,
-    _identity: &Identity,
-    _folder: &Path,
-    _known: Option<Ipv4Net>,
-    _is_used: bool,
-) -> Result<Opened, String> {
-    Err("network namespaces exist on Linux only".to_owned())
-}
-
-/// Fails, because only Linux has the full level.
-#[cfg(not(target_os = "linux"))]
-async fn full(
-    _options: &Options,
-    _identity: &Identity,
-    _folder: &Path,
-    _known: Option<Ipv4Net>,
-    _is_used: bool,
-) -> Result<Opened, String> {
-    Err("network namespaces exist on Linux only".to_owned())
 }
 
 impl SandboxNetwork for Network {

@@ -8,6 +8,7 @@
 mod leftovers;
 mod namespace;
 mod nft;
+mod routes;
 mod turn;
 
 use std::collections::BTreeSet;
@@ -22,24 +23,21 @@ use berth_pod_runtime::PodUid;
 use futures::TryStreamExt;
 use ipnet::Ipv4Net;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use crate::identity::Identity;
-use crate::ranges::{Ranges, choose, overlap};
+use crate::ranges::{Ranges, overlap};
 use namespace::{INTERFACE, Settings, ignore_existing};
 pub(crate) use nft::Diversion;
+pub(crate) use routes::free_range;
+use routes::{Route, TABLE_MAIN, add_local_route, default_mtu, range, routes};
 
 /// Numbers of the kernel's errors.
 mod errno {
     pub(super) const NO_DEVICE: i32 = 19;
     pub(super) const EXIST: i32 = 17;
 }
-
-/// Number of the routing table of the machine's own addresses.
-const TABLE_LOCAL: u32 = 255;
-/// Number of the routing table that the kernel searches after that.
-const TABLE_MAIN: u32 = 254;
 
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
@@ -352,105 +350,12 @@ pub(crate) fn namespace_of(pid: u32) -> Result<File, LinkError> {
     })
 }
 
-/// Chooses the range of a pod network in a namespace of its own. The machine must not use the range,
-/// because pods could not reach its addresses.
-pub(crate) async fn free_range(
-    wanted: Option<Ipv4Net>,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<Ipv4Net, LinkError> {
-    let (connection, handle) = connect()?;
-    let task = tokio::spawn(connection);
-    let routes = routes(&handle, None).await;
-    task.abort();
-    let range = range(wanted, known, is_used, &routes?)?;
-    Ranges::of(range).map(|ranges| ranges.pods).ok_or(LinkError::RangeTooSmall(range))
-}
-
 /// A netlink connection in the namespace of the calling thread, and the task that drives it.
 fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkError> {
     let connected = rtnetlink::new_connection();
     let (connection, handle, _) =
         connected.map_err(|source| LinkError::Io { what: "opening a netlink socket".to_owned(), source })?;
     Ok((connection, handle))
-}
-
-/// A route of this machine.
-#[derive(Clone, Copy, Debug)]
-struct Route {
-    destination: Ipv4Net,
-    interface: Option<u32>,
-    /// True if the addresses belong to this machine.
-    is_local: bool,
-    metric: u32,
-}
-
-/// The IPv4 routes of this machine, except those of the interface `own` and the loopback network.
-/// The default route has prefix length 0.
-async fn routes(handle: &Handle, own: Option<u32>) -> Result<Vec<Route>, LinkError> {
-    let filter = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let messages: Vec<RouteMessage> =
-        handle.route().get(filter).execute().try_collect().await.map_err(LinkError::of("listing routes"))?;
-    let parsed = messages.iter().filter_map(|message| {
-        if !matches!(message.header.kind, RouteType::Unicast | RouteType::Local) {
-            return None;
-        }
-        let (mut destination, mut interface, mut metric) = (Ipv4Addr::UNSPECIFIED, None, 0);
-        for attribute in &message.attributes {
-            match attribute {
-                RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
-                RouteAttribute::Oif(index) => interface = Some(*index),
-                RouteAttribute::Priority(given) => metric = *given,
-                _ => {}
-            }
-        }
-        let destination = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
-        Some(Route { destination, interface, is_local: message.header.kind == RouteType::Local, metric })
-    });
-    Ok(parsed
-        .filter(|route| !route.destination.network().is_loopback())
-        .filter(|route| own.is_none() || route.interface != own)
-        .collect())
-}
-
-/// Chooses the range of the pod network.
-fn range(
-    wanted: Option<Ipv4Net>,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-    routes: &[Route],
-) -> Result<Ipv4Net, LinkError> {
-    if let Some(known) = known
-        && is_used
-    {
-        return Ok(known);
-    }
-    let mut used: Vec<Ipv4Net> =
-        routes.iter().map(|route| route.destination).filter(|range| range.prefix_len() > 0).collect();
-    if let Some(wanted) = wanted.map(|range| range.trunc()) {
-        let other = used.iter().find(|other| overlap(wanted, **other));
-        return other.map_or(Ok(wanted), |other| Err(LinkError::RangeInUse { wanted, used: *other }));
-    }
-    // Name servers are often reached through the default route.
-    used.extend(crate::resolvers::of_host().into_iter().filter_map(|server| match server {
-        std::net::IpAddr::V4(address) => Some(Ipv4Net::from(address)),
-        std::net::IpAddr::V6(_) => None,
-    }));
-    choose(known, &used).ok_or(LinkError::NoRange)
-}
-
-/// The packet size of the interface of the default route. Larger packets from pods would be
-/// fragmented or lost.
-async fn default_mtu(handle: &Handle, routes: &[Route]) -> Result<Option<u32>, LinkError> {
-    let default = routes.iter().find(|route| route.destination.prefix_len() == 0).and_then(|route| route.interface);
-    let links = namespace::links(handle).await?;
-    let link = links.iter().find(|link| Some(link.header.index) == default);
-    Ok(link.and_then(|link| {
-        link.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::Mtu(mtu) => Some(*mtu),
-            _ => None,
-        })
-    }))
 }
 
 async fn ensure_bridge(
@@ -477,21 +382,6 @@ async fn ensure_bridge(
         what: format!("the bridge {name} vanished"),
         source: io::ErrorKind::NotFound.into(),
     })
-}
-
-/// Makes all addresses in a range addresses of this machine. A connection to one of them is refused
-/// if there is no listener.
-async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u32) -> Result<(), LinkError> {
-    let route = RouteMessageBuilder::<Ipv4Addr>::new()
-        .priority(metric)
-        .destination_prefix(range.network(), range.prefix_len())
-        .output_interface(bridge)
-        .kind(RouteType::Local)
-        .scope(RouteScope::Host)
-        .table_id(TABLE_LOCAL)
-        .build();
-    let added = handle.route().add(route).execute().await;
-    ignore_existing(added).map_err(LinkError::of(format!("adding a local route for {range}")))
 }
 
 async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, LinkError> {
