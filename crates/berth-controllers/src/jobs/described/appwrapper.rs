@@ -37,9 +37,6 @@ pub const APP_WRAPPER: Description = Description {
     queued: |_| true,
     resized: |_, _| None,
     validate: |spec, _, path: &Path<'_>| match components(spec) {
-        Ok(sets) if sets.iter().all(Vec::is_empty) => {
-            vec![Error::invalid(&path.child("components"), Value::Null, "components contains no podspecs")]
-        }
         Ok(_) => Vec::new(),
         Err(message) => vec![Error::invalid(&path.child("components"), Value::Null, message)],
     },

@@ -539,6 +539,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_without_pods_is_left_to_its_operator() {
+        let rules: [(&Description, Value); 2] =
+            [(&appwrapper::APP_WRAPPER, json!({"components": []})), (&kubeflow::MPI, json!({"mpiReplicaSpecs": {}}))];
+        for (description, spec) in rules {
+            let errors = (description.validate)(&spec, false, &Path::new("spec"));
+            assert!(errors.is_empty(), "{}: {errors:?}", description.framework);
+        }
+    }
+
+    #[test]
     fn admission_additions_of_a_wrapper_are_written_beside_its_components() {
         let pods =
             json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2, "template": template("1")}});
