@@ -113,13 +113,15 @@ struct Change {
 }
 
 impl Charges {
-    fn add(&mut self, pod_set: usize, resource: &str, amount: i64) {
+    /// Adds an amount in whole units to the requests of one pod.
+    pub fn add(&mut self, pod_set: usize, resource: &str, amount: i64) {
         let added = &mut self.0.entry(pod_set).or_default().added;
         let total = added.entry(resource.to_owned()).or_default();
         *total = total.saturating_add(amount);
     }
 
-    fn replace(&mut self, pod_set: usize, resource: &str) {
+    /// Removes an extended resource, which is counted as another resource.
+    pub fn replace(&mut self, pod_set: usize, resource: &str) {
         self.0.entry(pod_set).or_default().replaced.insert(resource.to_owned());
     }
 
@@ -153,6 +155,11 @@ impl Devices {
             }
             false => Self::empty(settings, workloads),
         }
+    }
+
+    /// Empty caches, to be filled by hand.
+    pub fn by_hand(mappings: &[DeviceClassMapping], gates: &Gates, workloads: &Cache<Workload>) -> Self {
+        Self::empty(Settings::of(mappings, gates), workloads)
     }
 
     /// Counts no devices, and rejects no claims.

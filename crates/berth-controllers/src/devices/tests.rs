@@ -14,15 +14,15 @@ fn devices(mappings: Value, objects: &[Value]) -> Devices {
     let gates = gates.into_iter().fold(Gates::default(), |gates, gate| gates.with(gate, true));
     let mappings: Vec<DeviceClassMapping> = serde_json::from_value(mappings).expect("mappings");
     let workloads = Cache::for_tests([]);
-    let (templates, classes, slices) = (Cache::for_tests([]), Cache::for_tests([]), Cache::for_tests([]));
+    let devices = Devices::by_hand(&mappings, &gates, &workloads);
     for object in objects {
         match object["kind"].as_str() {
-            Some("ResourceClaimTemplate") => templates.observe(typed(object)),
-            Some("DeviceClass") => classes.observe(typed(object)),
-            _ => slices.observe(typed(object)),
+            Some("ResourceClaimTemplate") => devices.template_cache().observe(typed(object)),
+            Some("DeviceClass") => devices.class_cache().observe(typed(object)),
+            _ => devices.slice_cache().observe(typed(object)),
         }
     }
-    Devices::over(Settings::of(&mappings, &gates), templates, classes, slices, &workloads)
+    devices
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {
@@ -136,7 +136,7 @@ fn without_the_gate_claims_are_rejected_unless_another_gate_lets_them_pass() {
         let gates = Gates::default()
             .with(Gate::KueueDRAIntegration, false)
             .with(Gate::KueueDRARejectWorkloadsWhenDRADisabled, rejects);
-        added(&Devices::empty(Settings::of(&[], &gates), &workloads), &claiming())
+        added(&Devices::by_hand(&[], &gates, &workloads), &claiming())
     };
     let message = "Workload uses DRA resources but the KueueDRAIntegration feature gate is not enabled";
     assert_eq!(of(true), Err(message.to_owned()));

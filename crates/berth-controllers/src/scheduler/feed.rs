@@ -59,8 +59,11 @@ impl Environment {
         match self.devices.charges(workload, || translate::adjusted_specs(workload, &context)) {
             Ok(charges) => charges.apply(&mut translated),
             // The workload controller reports the problem. Until it is solved, the workload is treated
-            // like one in back-off.
-            Err(_) if translated.admission.is_none() => translated.requeued = Some(false),
+            // like one in back-off, and explanations name the problem.
+            Err(problem) if translated.admission.is_none() => {
+                translated.requeued = Some(false);
+                translated.inadmissible = Some(problem.message);
+            }
             Err(_) => {}
         }
         translated

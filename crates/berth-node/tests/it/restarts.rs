@@ -189,10 +189,15 @@ async fn a_run_whose_start_failed_may_be_repeated_after_a_crash_of_the_machine()
 #[derive(Default)]
 struct Network {
     is_broken: AtomicBool,
+    is_new: AtomicBool,
     connected: AtomicU32,
 }
 
 impl SandboxNetwork for Network {
+    fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
+    }
+
     fn allocate<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>> {
         Box::pin(async { Ok(IpAddr::from([10, 1, 0, 2])) })
     }
@@ -217,7 +222,7 @@ async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_
     let network = Arc::new(Network::default());
     let open = async |folder: &Arc<tempfile::TempDir>| {
         let network = network.clone();
-        Node::open_with(Level::Full, folder.clone(), |options| options.network = Some(network)).await
+        Node::open_with(Level::Full, folder.clone(), Some(network)).await
     };
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let Some(node) = open(&folder).await else { return };
@@ -237,6 +242,16 @@ async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_
     let node = open(&folder).await.unwrap();
     assert_eq!(network.connected.load(Ordering::Relaxed), 1);
     assert!(node.container_state(&id).is_some());
+    drop(node);
+    // A pod with a container is not connected to a network that was created in the meantime.
+    network.is_new.store(true, Ordering::Relaxed);
+    let node = open(&folder).await.unwrap();
+    assert_eq!(network.connected.load(Ordering::Relaxed), 2);
+    assert!(node.runtime.pod(&config.uid).unwrap().is_ready);
+    drop(node);
+    network.is_broken.store(true, Ordering::Relaxed);
+    let node = open(&folder).await.unwrap();
+    assert!(!node.runtime.pod(&config.uid).unwrap().is_ready, "the pod has no network");
     drop(folder);
 }
 
