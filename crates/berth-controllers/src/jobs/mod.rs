@@ -130,6 +130,12 @@ pub trait Job:
         true
     }
 
+    /// True if a job that is being deleted keeps its quota until it is gone.
+    fn is_needed_until_gone(&self, gates: &Gates) -> bool {
+        let _ = gates;
+        false
+    }
+
     /// How the job ended; `None` if it has not ended.
     fn finished(&self) -> Option<Finished>;
 

@@ -30,10 +30,11 @@ pub const APP_WRAPPER: Description = Description {
         }
         _ => None,
     },
-    ready: |status| true_condition(status, "PodsReady").is_some(),
+    ready: |_, status| true_condition(status, "PodsReady").is_some(),
     active: |status| true_condition(status, conditions::QUOTA_RESERVED).is_some(),
     queued: |_| true,
     resized: |_, _| None,
+    cleans_up: |_, _| false,
     validate: |spec, _, path: &Path<'_>| match components(spec) {
         Ok(sets) if sets.iter().all(Vec::is_empty) => {
             vec![Error::invalid(&path.child("components"), Value::Null, "components contains no podspecs")]

@@ -23,10 +23,11 @@ macro_rules! training_job {
             injection: Injection::Templates,
             groups: |spec| groups(spec, $specs, &[$($type),*]),
             finished,
-            ready: |status| true_condition(status, "Running").is_some(),
+            ready: |_, status| true_condition(status, "Running").is_some(),
             active,
             queued: |_| true,
             resized: |_, _| None,
+            cleans_up: |_, _| false,
             validate: |spec, _, path| validate(spec, $specs, &[$($type),*], path),
         };
     };

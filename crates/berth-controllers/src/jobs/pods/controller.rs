@@ -60,7 +60,13 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         })
         .watch(&stores.workloads, |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
-            seen.filter_map(|workload| key_of_workload(workload)).collect::<BTreeSet<_>>()
+            let mut keys: BTreeSet<_> = seen.filter_map(|workload| key_of_workload(workload)).collect();
+            // A group may wait for the name of a Workload that is deleted.
+            keys.extend(delta.old.as_ref().filter(|_| delta.new.is_none()).map(|gone| {
+                let unit = Unit::Group { name: gone.name_any() };
+                unit.key(&gone.namespace().unwrap_or_default())
+            }));
+            keys
         })
         .run(reconciler);
 }

@@ -245,6 +245,13 @@ impl Reconcile<'_> {
         if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());
         }
+        if let Some(name) = self.taken_name() {
+            let message = format!(
+                "A Workload named {name:?} already exists but is not a pod group workload; this pod group cannot be admitted"
+            );
+            self.report_waiting(PlannedEvent::warning(events::WORKLOAD_NAME_CONFLICT, message));
+            return Ok(());
+        }
         if self.group.started().next().is_some() {
             self.stop("NoMatchingWorkload", "missing workload", false);
             return Ok(());
@@ -262,6 +269,13 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
         self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
+    }
+
+    /// Name of the group's Workload, if another Workload has it.
+    fn taken_name(&self) -> Option<String> {
+        let name = super::group_name(self.group.first(), self.context.gates)?;
+        let other = self.context.stores.workloads.get(&ObjectKey::namespaced(self.namespace, name));
+        other.filter(|workload| !status::is_pod_group(workload)).map(|_| name.to_owned())
     }
 
     fn construct(&mut self, mut pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
