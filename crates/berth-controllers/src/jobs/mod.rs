@@ -19,6 +19,7 @@ pub(crate) mod readiness;
 pub mod reconcile;
 pub mod slices;
 mod start;
+pub mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod topology;

@@ -8,6 +8,7 @@
 
 pub mod controller;
 pub mod group;
+pub mod import;
 pub mod reconcile;
 pub mod shape;
 #[cfg(test)]
