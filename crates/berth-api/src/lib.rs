@@ -11,6 +11,7 @@ pub mod appwrapper;
 pub mod autoscaling;
 pub mod berth;
 mod crd;
+pub mod devices;
 pub mod frameworks;
 mod frameworks_kubeflow;
 mod frameworks_leader_worker_set;

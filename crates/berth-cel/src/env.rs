@@ -25,6 +25,7 @@ pub struct Env {
     pub(crate) selectors: bool,
     pub(crate) folds: bool,
     pub(crate) mixes: bool,
+    pub(crate) bindings: bool,
 }
 
 impl Default for Env {
@@ -44,6 +45,7 @@ impl Env {
             selectors: version >= 31,
             folds: true,
             mixes: false,
+            bindings: false,
         }
     }
 
@@ -84,6 +86,13 @@ impl Env {
         self
     }
 
+    /// Adds the macro `cel.bind(name, value, body)`.
+    #[must_use]
+    pub fn bindings(mut self) -> Self {
+        self.bindings = true;
+        self
+    }
+
     /// Declares a function with these parameters and this result, but without an implementation. It
     /// stands for a function of another server version in tests.
     #[must_use]
@@ -94,7 +103,12 @@ impl Env {
     }
 
     pub(crate) fn macros(&self) -> Macros {
-        Macros { optionals: self.version >= 29, two_variables: self.version >= 32, sort_by: self.version >= 34 }
+        Macros {
+            optionals: self.version >= 29,
+            two_variables: self.version >= 32,
+            sort_by: self.version >= 34,
+            bindings: self.bindings,
+        }
     }
 
     /// Compiles an expression.

@@ -13,6 +13,7 @@
 //! | functions | `library` |
 //! | `x-kubernetes-validations` | [`rules`] |
 //! | expressions about requests | [`admission`] |
+//! | expressions about devices | [`device`] |
 //!
 //! ```
 //! use berth_cel::{Env, Run, Type, Value};
@@ -38,6 +39,7 @@ pub mod authorization;
 mod check;
 mod cost;
 pub mod decl;
+pub mod device;
 pub mod env;
 mod error;
 pub mod escape;

@@ -78,7 +78,7 @@ pub(crate) fn member<'a>(a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
             }
             Ok(Value::Bool(false))
         }
-        Value::Map(map) => Ok(Value::Bool(map.get(a).is_some())),
+        Value::Map(map) => Ok(Value::Bool(map.contains(a))),
         _ => Err(EvalError::NoOverload),
     }
 }

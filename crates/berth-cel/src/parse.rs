@@ -101,6 +101,8 @@ pub(crate) struct Macros {
     pub two_variables: bool,
     /// `sortBy`.
     pub sort_by: bool,
+    /// `cel.bind`.
+    pub bindings: bool,
 }
 
 struct Parser {
@@ -534,6 +536,12 @@ impl Parser {
                 let var = self.variable(&args[0])?;
                 self.optional_map(at, target, var, body, name == "optMap")
             }
+            ("bind", 3) if self.macros.bindings && matches!(&target.kind, Kind::Ident(name) if name == "cel") => {
+                let body = args.pop().ok_or(Stop)?;
+                let value = args.pop().ok_or(Stop)?;
+                let var = self.variable(&args[0])?;
+                Ok(self.bind(at, &var, value, body))
+            }
             ("sortBy", 2) if self.macros.sort_by => {
                 let key = args.pop().ok_or(Stop)?;
                 let var = self.variable(&args[0])?;
@@ -733,7 +741,7 @@ mod tests {
     use super::*;
 
     fn all() -> Macros {
-        Macros { optionals: true, two_variables: true, sort_by: true }
+        Macros { optionals: true, two_variables: true, sort_by: true, bindings: false }
     }
 
     fn error(text: &str) -> String {

@@ -9,6 +9,7 @@
 
 pub mod autoscaler;
 pub mod cron_job;
+pub mod devices;
 pub mod disruption;
 pub mod endpoints;
 pub mod gangs;
@@ -123,6 +124,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
     storage::install(manager, options.folders.clone());
+    devices::install(manager);
     bootstrap::install(manager, configuration);
     job::install(manager);
     cron_job::install(manager);

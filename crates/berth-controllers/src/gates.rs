@@ -100,11 +100,11 @@ gates! {
     FinishOrphanedWorkloads: Beta "0.18", on, Full;
     FlavorFungibility: Beta "0.5", on, Full;
     FlavorFungibilityPreserveScanProgress: Beta "0.20", on, Full, needs FlavorFungibility;
-    KueueDRAIntegration: Beta "0.18", on, Missing;
-    KueueDRAIntegrationConsumableCapacity: Alpha "0.19", off, Missing, needs KueueDRAIntegration;
-    KueueDRAIntegrationExtendedResource: Beta "0.19", on, Missing, needs KueueDRAIntegration;
-    KueueDRAIntegrationPartitionableDevices: Beta "0.19", on, Missing, needs KueueDRAIntegration;
-    KueueDRARejectWorkloadsWhenDRADisabled: Beta "0.18", on, Missing;
+    KueueDRAIntegration: Beta "0.18", on, Full;
+    KueueDRAIntegrationConsumableCapacity: Alpha "0.19", off, Full, needs KueueDRAIntegration;
+    KueueDRAIntegrationExtendedResource: Beta "0.19", on, Full, needs KueueDRAIntegration;
+    KueueDRAIntegrationPartitionableDevices: Beta "0.19", on, Full, needs KueueDRAIntegration;
+    KueueDRARejectWorkloadsWhenDRADisabled: Beta "0.18", on, Full;
     LWSImmutableGroupSize: Beta "0.20", on, Full;
     LocalQueueMetrics: Beta "0.17", on, Full;
     ManagedJobsNamespaceSelectorAlwaysRespected: Stable "0.19", on, Always;

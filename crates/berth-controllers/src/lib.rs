@@ -15,6 +15,7 @@ pub mod configuration;
 pub mod controllers;
 pub mod cool_down;
 pub mod decisions;
+pub mod devices;
 pub mod duration;
 pub mod execute;
 pub mod explain;
@@ -41,6 +42,7 @@ pub mod workload;
 
 pub use configuration::Config;
 pub use decisions::Decisions;
+pub use devices::Devices;
 pub use gates::{Gate, Gates};
 pub use stores::Stores;
 
@@ -48,7 +50,6 @@ use std::sync::Arc;
 
 use berth_apimachinery::exposition::Exposition;
 use berth_runtime::{Kinds, Manager, Work};
-use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// The interfaces of installed controllers.
 pub struct Installed {
@@ -164,8 +165,11 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     if jobs::described::ray::MAKES_CLUSTERS.iter().any(|kind| config.integrations.enabled(kind)) {
         stores.ray_clusters = manager.cache_if_served();
     }
+    stores.devices =
+        Devices::watched(manager, &config.resources.device_class_mappings, &config.gates(), &stores.workloads);
     if config.integrations.enabled("statefulset") {
-        stores.add_owners(manager.cache::<StatefulSet>());
+        stores.stateful_sets = manager.cache();
+        stores.add_owners(stores.stateful_sets.clone());
     }
     stores
 }

@@ -10,6 +10,7 @@ use berth_api::kueue::v1beta2::{
     AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -17,6 +18,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::devices::Devices;
 
 /// Caches of everything that job integrations, webhooks and the workload controller read.
 #[derive(Clone)]
@@ -56,6 +59,10 @@ pub struct Stores {
     pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
+    /// StatefulSets; empty if the integration is off.
+    pub stateful_sets: Cache<StatefulSet>,
+    /// Claims, device classes and published devices, and how they are counted.
+    pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
     others: BTreeMap<(String, String), Other>,
 }
@@ -78,6 +85,7 @@ impl Stores {
         workloads.pack_idle();
         jobs.pack_idle();
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
@@ -94,6 +102,7 @@ impl Stores {
             cluster_training_runtimes: Cache::for_tests([]),
             ray_clusters: Cache::for_tests([]),
             job_sets: if job_sets { manager.cache_if_served() } else { Cache::for_tests([]) },
+            stateful_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }
@@ -102,6 +111,7 @@ impl Stores {
     pub fn by_hand() -> Self {
         let workloads: Cache<Workload> = Cache::for_tests([]);
         Stores {
+            devices: Devices::none(&workloads),
             workloads_by_owner: workloads.index(owner_uids),
             workloads_by_owner_name: workloads.index(owner_names),
             workloads,
@@ -118,6 +128,7 @@ impl Stores {
             cluster_training_runtimes: Cache::for_tests([]),
             ray_clusters: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
+            stateful_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use berth_api::berth::NodePool;
+use berth_api::kueue::v1beta2::ResourceFlavor;
+use berth_foresight::policy::Prices;
 use berth_runtime::Clock;
 use http::{Request, header};
 use jiff::Timestamp;
@@ -26,6 +29,8 @@ pub struct Dashboard {
     pub clock: Clock,
     /// The reader.
     pub session: Session,
+    /// The prices of flavors by the NodePools that supply them.
+    pub prices: fn(&[NodePool], &[ResourceFlavor]) -> Prices,
 }
 
 impl Dashboard {

@@ -337,4 +337,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_print_style_replaces_every_color_of_the_dark_scheme() {
+        let names = |start: &str| {
+            let (_, block) = STYLE.split_once(start).expect("the block");
+            let (_, block) = block.split_once(":root {").expect("its colors");
+            let (block, _) = block.split_once('}').expect("its end");
+            let names = block.split(';').filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
+            names.filter(|name| name.starts_with("--")).collect::<std::collections::BTreeSet<_>>()
+        };
+        let dark = names("prefers-color-scheme: dark");
+        assert!(dark.len() > 10 && dark.is_subset(&names("@media print")), "{dark:?}");
+    }
 }

@@ -22,6 +22,8 @@ mod layout;
 pub mod live;
 mod login;
 mod logs;
+pub mod node_health;
+mod node_pods;
 pub mod node_use;
 mod nodes;
 mod overview;

@@ -33,15 +33,19 @@ pub fn pool(node: &Node) -> Option<&str> {
 /// Requests of pods that have not ended, by node.
 pub fn uses(pods: &[impl Borrow<Pod>]) -> BTreeMap<String, Use> {
     let mut uses: BTreeMap<String, Use> = BTreeMap::new();
-    for pod in pods.iter().map(Borrow::borrow).filter(|pod| !has_ended(pod)) {
-        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) else { continue };
-        let used = uses.entry(node.clone()).or_default();
-        used.pods += 1;
-        for (name, amount) in requests(pod) {
-            used.requests.entry(name).or_insert(Quantity::ZERO).add(amount);
-        }
-    }
+    pods.iter().for_each(|pod| add(&mut uses, pod.borrow()));
     uses
+}
+
+/// Adds the requests of a pod to those of its node, unless it has ended.
+pub fn add(uses: &mut BTreeMap<String, Use>, pod: &Pod) {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    let Some(node) = node.filter(|_| !has_ended(pod)) else { return };
+    let used = uses.entry(node.clone()).or_default();
+    used.pods += 1;
+    for (name, amount) in requests(pod) {
+        used.requests.entry(name).or_insert(Quantity::ZERO).add(amount);
+    }
 }
 
 /// True if a pod has released its node's resources.

@@ -2,25 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::GPU_HEALTH_LABEL;
 use berth_api::kueue::v1beta2::Topology;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
 use crate::layout::{self, notice};
+use crate::node_health::{self, Grade};
+use crate::node_pods;
 use crate::node_use::{self, Use};
 use crate::overview::cannot;
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
 use crate::state;
 
-/// Maximum number of nodes that are read, and of pods.
+/// Maximum number of nodes that are read.
 const NODES_MAX: usize = 5_000;
-const PODS_MAX: usize = 50_000;
 /// Number of rows of the table.
 const ROWS: usize = 200;
 
@@ -35,11 +35,11 @@ struct Machine {
 /// The page.
 pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Nodes", &["nodes"]);
-    let (nodes, pods): (Api<Node>, Api<Pod>) = (Api::all(dashboard.client.clone()), Api::all(dashboard.client.clone()));
+    let nodes: Api<Node> = Api::all(dashboard.client.clone());
     let topologies: Api<Topology> = Api::all(dashboard.client.clone());
-    let (nodes, pods, topologies, now) = futures::join!(
+    let (nodes, uses, topologies, now) = futures::join!(
         read::list(&nodes, NODES_MAX),
-        read::list(&pods, PODS_MAX),
+        node_pods::uses(&dashboard.client),
         read::list(&topologies, 100),
         dashboard.now()
     );
@@ -53,10 +53,11 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
         if nodes.has_more {
             notice(html, format_args!("Only the first {} nodes are shown.", nodes.items.len()));
         }
-        let uses = match pods {
-            Ok(pods) if !pods.has_more => Some(node_use::uses(&pods.items)),
-            Ok(_) => {
-                notice(html, format_args!("The use is not shown, because there are more than {PODS_MAX} pods."));
+        let uses = match uses {
+            Ok(Some(uses)) => Some(uses),
+            Ok(None) => {
+                let most = node_pods::PODS_MAX;
+                notice(html, format_args!("The use is not shown, because there are more than {most} pods."));
                 None
             }
             Err(unread) => {
@@ -170,9 +171,13 @@ fn tile(html: &mut Html, machine: &Machine) {
     let resource = node_use::accelerator(&machine.node).unwrap_or_else(|| "cpu".to_owned());
     let (used, all) = node_use::amounts(&machine.node, machine.used.as_ref(), &resource).unwrap_or_default();
     let share = if all > 0.0 { (used / all).clamp(0.0, 1.0) * 10.0 } else { 0.0 };
-    let is_bad = machine.state == "down" || !is_healthy(&machine.node);
+    let health = node_health::of(&machine.node);
+    let is_bad = machine.state == "down" || health.grade > Grade::Good;
     let class = if is_bad { "cell down" } else { "cell" };
-    let label = format!("{}: {}, {used} of {all} {resource}", machine.node.name_any(), machine.state);
+    let mut label = format!("{}: {}, {used} of {all} {resource}", machine.node.name_any(), machine.state);
+    if health.grade > Grade::Good {
+        label.push_str(&format!(", {health}"));
+    }
     html.element(
         "svg",
         &[("class", &class), ("viewBox", &"0 0 10 10"), ("role", &"img"), ("aria-label", &label)],
@@ -196,15 +201,6 @@ fn memory(node: &Node, used: Option<&Use>) -> String {
     format!("{requested}/{:.0} GiB", all / GIB)
 }
 
-/// The verdict of the health agent; an empty text if there is none.
-fn health(node: &Node) -> &str {
-    node.labels().get(GPU_HEALTH_LABEL).map_or("", String::as_str)
-}
-
-fn is_healthy(node: &Node) -> bool {
-    matches!(health(node), "" | "PASS" | "OK")
-}
-
 fn row(html: &mut Html, machine: &Machine, now: Timestamp) {
     let (node, used) = (&machine.node, machine.used.as_ref());
     html.line("td", "name host", node.name_any());
@@ -222,8 +218,18 @@ fn row(html: &mut Html, machine: &Machine, now: Timestamp) {
     html.line("td", "nowrap", accelerator.as_deref().unwrap_or_default());
     html.line("td", "number", accelerator.map(|name| node_use::share(node, used, &name)).unwrap_or_default());
     html.line("td", "number", used.map(|used| used.pods.to_string()).unwrap_or_default());
-    let verdict = health(node);
-    html.line("td", if is_healthy(node) { "nowrap quiet" } else { "nowrap bad" }, verdict);
+    let health = node_health::of(node);
+    html.class("td", "health", |html| {
+        let class = match health.grade {
+            Grade::Unknown | Grade::Good => "quiet",
+            Grade::Warning => "wait",
+            Grade::Bad => "bad",
+        };
+        html.line("span", class, &health.verdict);
+        if !health.detail.is_empty() {
+            html.line("div", "quiet message", state::shortened(&health.detail));
+        }
+    });
     html.line("td", "nowrap", &machine.reason);
     html.line("td", "number", state::age(&node.metadata, now));
 }

@@ -26,7 +26,7 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
     let (queues, cohorts, forecasts, now) = futures::join!(
         read::list(&queues, OBJECTS_MAX),
         read::list(&cohorts, OBJECTS_MAX),
-        read::promptly(Forecasts::read(client, None)),
+        read::promptly(Forecasts::summary(client)),
         dashboard.now()
     );
     let queues = match queues {

@@ -20,6 +20,8 @@ use crate::usage::{period, periods};
 
 /// Number of preemptions on a page.
 const ROWS: usize = 100;
+/// Number of preemptions that are read.
+const STAYS: usize = 1_000;
 /// Number of preemptions whose decision is read.
 const DECISIONS: usize = 30;
 /// Number of concurrent reads.
@@ -30,16 +32,17 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Preemptions", &["preemptions"]);
     let now = dashboard.now().await;
     let given = &asked.parameters;
-    let query = format!("{}&limit=10000", period(given, now, "24h"));
+    let query = format!("{}&state=Preempted&limit={STAYS}", period(given, now, "24h"));
     let read = read::within(ask::stays(&dashboard.client, given.get("ns"), &query)).await;
     let stays: Result<Stays, Unread> =
         read.and_then(|it| serde_json::from_value(it).map_err(|error| Unread::Failed(error.to_string())));
     let code = stays.as_ref().map_or_else(Unread::code, |_| StatusCode::OK);
-    let mut evicted: Vec<&Stay> = Vec::new();
-    if let Ok(stays) = &stays {
-        evicted = stays.items.iter().filter(|it| it.state == StayState::Preempted).collect();
-        evicted.reverse();
-    }
+    let stays = stays.map(|mut stays| {
+        // Controllers of an earlier version send stays of all states.
+        stays.items.retain(|it| it.state == StayState::Preempted);
+        stays
+    });
+    let mut evicted: Vec<&Stay> = stays.iter().flat_map(|stays| stays.items.iter().rev()).collect();
     let count = evicted.len();
     evicted.truncate(ROWS);
     let reads: Vec<_> = evicted.iter().take(DECISIONS).map(|stay| decision(dashboard, stay).boxed()).collect();
@@ -55,10 +58,13 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
         };
         if let Some(withheld) = &stays.withheld {
             let (stays, why) = (withheld.stays, &withheld.why.message);
-            html.line("p", "quiet", format_args!("{stays} stays of other namespaces are not considered. {why}"));
+            html.line("p", "quiet", format_args!("{stays} preemptions in other namespaces are not considered. {why}"));
         }
         if stays.unlisted > 0 {
-            notice(html, format_args!("{} older stays are not considered; choose a shorter period.", stays.unlisted));
+            notice(
+                html,
+                format_args!("{} older preemptions are not considered; choose a shorter period.", stays.unlisted),
+            );
         }
         if evicted.is_empty() {
             html.line("p", "quiet", "No job was preempted in this period.");

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::berth::NodePool;
 use berth_api::berth::usage::{UsageGroup, UsageReport};
+use berth_api::kueue::v1beta2::ResourceFlavor;
 use berth_controllers::explain::ask;
+use berth_foresight::policy::Prices;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
 
 use crate::dashboard::Dashboard;
 use crate::html::Html;
-use crate::layout;
+use crate::layout::{self, notice};
 use crate::overview::cannot;
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
@@ -32,6 +37,9 @@ const BY: [(&str, &str); 5] = [
     ("flavor", "By flavor"),
 ];
 
+/// Maximum number of NodePools and flavors that are read.
+const OBJECTS_MAX: usize = 2_000;
+
 /// The page.
 pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Usage", &["usage"]);
@@ -39,7 +47,8 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let now = dashboard.now().await;
     let by = BY.iter().map(|(by, _)| *by).find(|by| given.get("by") == Some(by)).unwrap_or("team");
     let query = format!("by={by}&{}", period(given, now, "7d"));
-    let read = read::within(ask::usage(&dashboard.client, given.get("ns"), &query)).await;
+    let (read, prices) =
+        futures::join!(read::within(ask::usage(&dashboard.client, given.get("ns"), &query)), prices(dashboard, given));
     let report: Result<UsageReport, Unread> =
         read.and_then(|it| serde_json::from_value(it).map_err(|error| Unread::Failed(error.to_string())));
     let code = report.as_ref().map_or_else(Unread::code, |_| StatusCode::OK);
@@ -48,10 +57,31 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
             html.line("h1", "", "Usage");
             periods(html, "/usage", given, "7d", &BY);
         });
+        if let Err(problem) = &prices {
+            notice(html, format_args!("Prices: {problem}"));
+        }
         match &report {
-            Ok(report) => show(html, report),
+            Ok(report) => show(html, report, &prices.unwrap_or_default()),
             Err(unread) => cannot(html, unread),
         }
+    })
+}
+
+/// The prices that the reader entered, or else those of the NodePools, if the reader may list them.
+async fn prices(dashboard: &Dashboard, given: &Parameters) -> Result<Prices, String> {
+    let mut prices = Prices::default();
+    for text in given.get("prices").unwrap_or_default().split([',', ' ']).filter(|it| !it.is_empty()) {
+        prices.add(text)?;
+    }
+    if !prices.is_empty() {
+        return Ok(prices);
+    }
+    let pools: Api<NodePool> = Api::all(dashboard.client.clone());
+    let flavors: Api<ResourceFlavor> = Api::all(dashboard.client.clone());
+    let read = futures::join!(read::list(&pools, OBJECTS_MAX), read::list(&flavors, OBJECTS_MAX));
+    Ok(match read {
+        (Ok(pools), Ok(flavors)) => (dashboard.prices)(&pools.items, &flavors.items),
+        _ => prices,
     })
 }
 
@@ -76,6 +106,11 @@ pub fn periods(
         select(html, "since", "Period", &all, given.get("since").unwrap_or(usual));
         if !by.is_empty() {
             select(html, "by", "Groups", by, given.get("by").unwrap_or("team"));
+            let (prices, hint) = (given.get("prices").unwrap_or_default(), "Prices per hour: l4/nvidia.com/gpu=0.8");
+            html.open(
+                "input",
+                &[("name", &"prices"), ("aria-label", &hint), ("placeholder", &hint), ("value", &prices)],
+            );
         }
         let namespace = given.get("ns").unwrap_or_default();
         html.open(
@@ -98,23 +133,22 @@ fn select(html: &mut Html, name: &'static str, label: &'static str, options: &[(
     });
 }
 
-fn show(html: &mut Html, report: &UsageReport) {
+fn show(html: &mut Html, report: &UsageReport, prices: &Prices) {
     if let Some(withheld) = &report.withheld {
         let (stays, why) = (withheld.stays, &withheld.why.message);
         html.line("p", "quiet", format_args!("{stays} stays of other namespaces are left out. {why}"));
     }
-    if let Some(known) = &report.known_since {
-        html.line(
-            "p",
-            "quiet",
-            format_args!("Ends of jobs are known since {}.", berth_apimachinery::times::time(known.0)),
-        );
+    let time = |at: &Time| berth_apimachinery::times::time(at.0);
+    let ends = report.known_since.as_ref().map(|known| format!(" Ends of jobs are known since {}.", time(known)));
+    if let (Some(since), Some(until)) = (&report.since, &report.until) {
+        let period = format!("From {} to {}.{}", time(since), time(until), ends.unwrap_or_default());
+        html.line("p", "quiet", period);
     }
     if report.groups.is_empty() {
         html.line("p", "quiet", "Nothing was used in this period.");
         return;
     }
-    let columns = [
+    let mut columns = vec![
         "Group",
         "#Jobs",
         "#Succeeded",
@@ -128,31 +162,48 @@ fn show(html: &mut Html, report: &UsageReport) {
         "#Lost",
         "#Of quota",
     ];
+    if !prices.is_empty() {
+        columns.extend(["#Cost", "#Cost of lost"]);
+    }
     layout::rows(html, &columns, |html| {
         for group in &report.groups {
-            rows(html, group, &group.name);
+            rows(html, group, &group.name, prices);
         }
         if report.groups.len() > 1 {
-            rows(html, &report.total, "All");
+            rows(html, &report.total, "All", prices);
         }
     });
 }
 
-/// Hours, lost hours and hours of quota per resource.
-fn by_resource(group: &UsageGroup) -> BTreeMap<&str, [f64; 3]> {
-    let mut sums: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+/// Use of a resource, summed over the flavors of a group.
+#[derive(Default)]
+struct Summed {
+    hours: f64,
+    lost: f64,
+    quota: f64,
+    cost: f64,
+    lost_cost: f64,
+}
+
+fn by_resource<'a>(group: &'a UsageGroup, prices: &Prices) -> BTreeMap<&'a str, Summed> {
+    let mut sums: BTreeMap<&str, Summed> = BTreeMap::new();
     for used in &group.used {
         let sum = sums.entry(&used.resource).or_default();
-        sum[0] += used.hours;
-        sum[1] += used.lost_by_preemption + used.lost_by_eviction + used.lost_by_failure;
-        sum[2] += used.quota_hours.unwrap_or(0.0);
+        let lost = used.lost_by_preemption + used.lost_by_eviction + used.lost_by_failure;
+        let price = prices.of(&used.flavor.as_str().into(), &used.resource.as_str().into());
+        sum.hours += used.hours;
+        sum.lost += lost;
+        sum.quota += used.quota_hours.unwrap_or(0.0);
+        sum.cost += used.hours * price;
+        sum.lost_cost += lost * price;
     }
     sums
 }
 
-fn rows(html: &mut Html, group: &UsageGroup, name: &str) {
+/// A row per resource.
+fn rows(html: &mut Html, group: &UsageGroup, name: &str, prices: &Prices) {
     let name = if name.is_empty() { "none" } else { name };
-    let sums = by_resource(group);
+    let sums = by_resource(group, prices);
     let mut resources = sums.iter();
     for row in 0..sums.len().max(1) {
         html.class("tr", "", |html| {
@@ -165,15 +216,27 @@ fn rows(html: &mut Html, group: &UsageGroup, name: &str) {
                 let is_known = row == 0 && group.wait.admissions > 0;
                 html.line("td", "number", if is_known { state::duration(seconds as i64) } else { String::new() });
             }
-            let Some((resource, [hours, lost, quota])) = resources.next() else {
+            let Some((resource, sum)) = resources.next() else {
                 html.markup("<td></td><td></td><td></td><td></td>");
+                if !prices.is_empty() {
+                    html.markup("<td></td><td></td>");
+                }
                 return;
             };
             html.line("td", "nowrap", resource);
-            html.line("td", "number", format_args!("{hours:.1}"));
-            html.line("td", if *lost > 0.0 { "number bad" } else { "number quiet" }, format_args!("{lost:.1}"));
-            let share = (*quota > 0.0).then(|| format!("{:.0} %", hours / quota * 100.0));
+            html.line("td", "number", format_args!("{:.1}", sum.hours));
+            html.line(
+                "td",
+                if sum.lost > 0.0 { "number bad" } else { "number quiet" },
+                format_args!("{:.1}", sum.lost),
+            );
+            let share = (sum.quota > 0.0).then(|| format!("{:.0} %", sum.hours / sum.quota * 100.0));
             html.line("td", "number", share.unwrap_or_default());
+            if !prices.is_empty() {
+                html.line("td", "number", format_args!("{:.2}", sum.cost));
+                let class = if sum.lost_cost > 0.0 { "number bad" } else { "number quiet" };
+                html.line("td", class, format_args!("{:.2}", sum.lost_cost));
+            }
         });
     }
 }

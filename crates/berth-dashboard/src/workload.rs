@@ -101,7 +101,7 @@ impl Around {
             if !waits {
                 return None;
             }
-            let forecasts = read::promptly(Forecasts::read(client, Some(namespace))).await.ok()?;
+            let forecasts = read::promptly(Forecasts::of(client, namespace, &name)).await.ok()?;
             forecasts.items.into_iter().find(|it| it.workload == name).map(|it| it.text)
         };
         let (forecast, pods, events) =

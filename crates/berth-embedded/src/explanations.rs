@@ -113,7 +113,7 @@ impl Explanations {
                 jobs.map_err(|error| unreported(error, &info.name))
             }
             ("forecasts", "") if info.name.is_empty() => {
-                self.foresight.forecasts(&installed, reader, &info.namespace).await
+                self.foresight.forecasts(&installed, reader, &info.namespace, query).await
             }
             ("stays", "") if info.name.is_empty() => {
                 let stays = explain.stays(reader, &info.namespace, query).await;

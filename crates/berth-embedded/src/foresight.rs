@@ -5,15 +5,17 @@
 //! The controllers read the whole state. The response names only jobs of namespaces in which the
 //! reader may list workloads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
 use berth_controllers::Installed;
 use berth_controllers::explain::{GROUP, Readable, Reader, VERSION};
+use berth_controllers::usage::parameter;
+use berth_foresight::command::forecasts::{self, Starts};
 use berth_foresight::command::source::{Known, valid};
-use berth_foresight::command::{forecasts, what_if};
+use berth_foresight::command::what_if;
 use berth_foresight::live::forecast::{self, JobForecast, Plan, namespace};
 use berth_foresight::live::what_if::compare;
 use berth_foresight::objects::{Objects, read};
@@ -33,8 +35,12 @@ const FRESH: Duration = Duration::from_secs(5);
 const SHARE: u32 = 10;
 /// Age up to which a reader gets forecasts while newer ones are computed.
 const USABLE: Duration = Duration::from_secs(120);
-/// Number of runs per forecast, as for `berth forecast`.
+/// How long a reader waits for the first forecasts, if it does not want to wait.
+const MOMENT: Duration = Duration::from_millis(50);
+/// Number of runs per forecast, as for `berth forecast`, of up to [`JOBS_USUAL`] jobs.
 const DRAWS: usize = 20;
+/// With more jobs there are fewer runs, so that forecasts stay some seconds old.
+const JOBS_USUAL: usize = 10_000;
 /// Maximum number of objects in a question.
 const MANIFESTS_MAX: usize = 100;
 
@@ -64,6 +70,35 @@ struct Present {
     snapshot: Snapshot,
     known: Known,
     forecasts: Vec<JobForecast>,
+    /// The forecasts by namespace and name of the Workload.
+    by_workload: HashMap<(String, String), usize>,
+    /// The namespaces of the jobs that forecasts name.
+    namespaces: BTreeSet<String>,
+    starts: Starts,
+}
+
+/// Which forecasts a reader asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// Name of the only Workload.
+    workload: Option<String>,
+    /// Only the next starts.
+    summary: bool,
+    /// False if the reader waits only a moment for the first computation.
+    wait: bool,
+}
+
+impl Wanted {
+    fn parse(query: &str) -> Result<Self, Status> {
+        let given = |name: &str| parameter(query, name).filter(|it| !it.is_empty());
+        let is = |name: &str, usual: bool| match given(name).as_deref() {
+            None => Ok(usual),
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(other) => Err(Status::bad_request(format!("{name}: invalid value {other:?}, expected true or false"))),
+        };
+        Ok(Self { workload: given("workload"), summary: is("summary", false)?, wait: is("wait", true)? })
+    }
 }
 
 /// A question with changes of single fields, for readers of the whole cluster.
@@ -78,20 +113,41 @@ struct WhatIfSpec {
 }
 
 impl Foresight {
-    /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list.
+    /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list. Parameters:
+    /// `workload` (name of the only Workload), `summary` (true for the next starts by queue and flavor
+    /// without the jobs), and `wait` (false for none if the first ones are not computed in a moment).
     pub(crate) async fn forecasts(
         &self,
         installed: &Arc<Installed>,
         reader: &Reader,
         only: &str,
+        query: &str,
     ) -> Result<Value, Status> {
-        let present = self.usable(installed).await?;
-        let mut shown: Vec<JobForecast> = present.forecasts.clone();
-        shown.retain(|it| only.is_empty() || &*it.key.namespace == only);
-        let named: BTreeSet<String> = shown.iter().flat_map(JobForecast::namespaces).map(str::to_owned).collect();
+        let wanted = Wanted::parse(query)?;
+        let object =
+            json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Forecasts", "metadata": {}, "items": []});
+        let present = match wanted.wait {
+            true => self.usable(installed).await?,
+            false => match tokio::time::timeout(MOMENT, self.usable(installed)).await {
+                Ok(present) => present?,
+                Err(_) => return Ok(with(object, json!({"pending": true}))),
+            },
+        };
+        if wanted.summary {
+            let readable = readable(installed, reader, present.namespaces.clone()).await;
+            let is_shown = |namespace: &str| (only.is_empty() || namespace == only) && readable.has(namespace);
+            let starts = present.starts.json(&is_shown);
+            return Ok(with(object, json!({"at": present.snapshot.at.to_string(), "starts": starts})));
+        }
+        let shown = present.shown(only, wanted.workload.as_deref());
+        let named: BTreeSet<String> = match shown.len() == present.forecasts.len() {
+            true => present.namespaces.clone(),
+            false => shown.iter().flat_map(|it| it.namespaces()).map(str::to_owned).collect(),
+        };
         let readable = readable(installed, reader, named).await;
         let before = shown.len();
-        shown.retain(|it| readable.has(&it.key.namespace));
+        let is_listed = |it: &&JobForecast| readable.has(&it.key.namespace);
+        let mut shown: Vec<JobForecast> = shown.into_iter().filter(is_listed).cloned().collect();
         let withheld = before - shown.len();
         for it in &mut shown {
             it.withhold(&|namespace| readable.has(namespace));
@@ -101,8 +157,9 @@ impl Foresight {
         for (row, sentence) in document["forecasts"].as_array_mut().into_iter().flatten().zip(sentences) {
             row["text"] = json!(sentence);
         }
-        Ok(json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Forecasts", "metadata": {},
-            "at": document["at"], "items": document["forecasts"], "withheld": left_out(withheld, &readable)}))
+        let more = json!({"at": document["at"], "items": document["forecasts"].take(),
+            "withheld": left_out(withheld, &readable)});
+        Ok(with(object, more))
     }
 
     /// What would happen with the changes in a request's body. In a namespace these are manifests of
@@ -221,12 +278,48 @@ impl Present {
             let mut objects = valid(&snapshot)?;
             objects.config = (*config).clone();
             let known = Known::of(&objects, at, None, &objects::template);
-            let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws: DRAWS, only: None });
-            anyhow::Ok(Present { snapshot, known, forecasts })
+            let draws = (DRAWS * JOBS_USUAL / known.state.jobs.len().max(1)).clamp(1, DRAWS);
+            let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws, only: None });
+            anyhow::Ok(Present::new(snapshot, known, forecasts))
         });
         let present = computed.await.map_err(|error| Status::internal(error.to_string()))?;
         present.map_err(|error| unavailable(&error))
     }
+
+    fn new(snapshot: Snapshot, known: Known, forecasts: Vec<JobForecast>) -> Self {
+        let (mut by_workload, mut namespaces) = (HashMap::new(), BTreeSet::new());
+        for (place, it) in forecasts.iter().enumerate() {
+            by_workload.insert((it.key.namespace.to_string(), it.key.name.to_string()), place);
+            for namespace in it.namespaces() {
+                if !namespaces.contains(namespace) {
+                    namespaces.insert(namespace.to_owned());
+                }
+            }
+        }
+        let starts = Starts::of(&forecasts);
+        Self { snapshot, known, forecasts, by_workload, namespaces, starts }
+    }
+
+    /// The forecasts of a namespace, or of all if it is empty; only that of one Workload if it is
+    /// given.
+    fn shown(&self, only: &str, workload: Option<&str>) -> Vec<&JobForecast> {
+        if let (Some(name), false) = (workload, only.is_empty()) {
+            let place = self.by_workload.get(&(only.to_owned(), name.to_owned()));
+            return place.map(|place| &self.forecasts[*place]).into_iter().collect();
+        }
+        let is_asked = |it: &&JobForecast| {
+            (only.is_empty() || *it.key.namespace == *only) && workload.is_none_or(|name| *it.key.name == *name)
+        };
+        self.forecasts.iter().filter(is_asked).collect()
+    }
+}
+
+/// An object with further fields.
+fn with(mut object: Value, more: Value) -> Value {
+    if let (Some(fields), Value::Object(more)) = (object.as_object_mut(), more) {
+        fields.extend(more);
+    }
+    object
 }
 
 async fn readable(installed: &Arc<Installed>, reader: &Reader, namespaces: BTreeSet<String>) -> Readable {
@@ -354,6 +447,15 @@ mod tests {
         assert!(refused(other, "team").contains("expected \"team\", the namespace of the request"));
         let edit = "kind: WhatIf\nspec: {quotas: [a/b/cpu=+1]}\n";
         assert!(refused(edit, "team").contains("/apis/explain.berth.dev/v1alpha1/whatifs"));
+    }
+
+    #[test]
+    fn parameters_of_forecasts_are_checked() {
+        let wanted = Wanted::parse("summary=true&wait=false&workload=").expect("parameters");
+        assert_eq!(wanted, Wanted { workload: None, summary: true, wait: false });
+        assert_eq!(Wanted::parse("").map(|it| (it.summary, it.wait)).ok(), Some((false, true)));
+        let error = Wanted::parse("summary=yes").expect_err("it is neither").message;
+        assert_eq!(error, "summary: invalid value \"yes\", expected true or false");
     }
 
     #[test]

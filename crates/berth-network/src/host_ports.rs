@@ -115,7 +115,7 @@ mod tests {
         fn service_address(&self, _: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
             None
         }
-        fn machine_address(&self, _: Ipv4Addr) -> Option<Ipv4Addr> {
+        fn machine_address(&self, _: Ipv4Addr, _: u16) -> Option<Ipv4Addr> {
             None
         }
         fn has_external(&self, _: Ipv4Addr) -> bool {

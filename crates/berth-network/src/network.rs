@@ -1,9 +1,10 @@
-//! The pod network of a node, and its setup.
+//! The pod network of a node.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use berth_pod_runtime::{DnsConfig, PodUid, RuntimeError, SandboxNetwork};
@@ -11,117 +12,19 @@ use futures::future::BoxFuture;
 use hickory_proto::rr::Name;
 use ipnet::Ipv4Net;
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::addresses::{AddressError, Addresses};
+use crate::addresses::Addresses;
 use crate::dns::{Names, Outsiders, Sockets, Zone};
 use crate::identity::Identity;
+use crate::levels::{Fabric, Opened, plain, separate};
+use crate::options::{Level, OpenError, Options, Report};
 use crate::plain::Loopback;
 use crate::proxy::{Clients, Insiders, Place, Proxy};
 use crate::published::Endpoint;
 use crate::ranges::Ranges;
-
-/// The separation of pods by a pod network; see the crate's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Loopback addresses in the machine's own network.
-    Plain,
-    /// A network namespace per pod, joined to a bridge.
-    Full,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plain => "plain",
-            Self::Full => "full",
-        })
-    }
-}
-
-/// Options of [`Network::open`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folder of the network's records, in the node's folder.
-    pub folder: PathBuf,
-    /// Maximum level.
-    pub level: Level,
-    /// Range of pod addresses at the full level. `None` selects a range that the machine does not
-    /// use. In a range of at least 1024 addresses, the last 256 are reserved for Services of type
-    /// LoadBalancer.
-    pub pod_range: Option<Ipv4Net>,
-    /// Domain of the cluster's names, such as `cluster.local`.
-    pub cluster_domain: String,
-    /// Range of the API server's cluster IPs.
-    pub service_range: Ipv4Net,
-    /// Address at which the API server listens.
-    pub api_server: SocketAddr,
-    /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
-    /// ports are always served at 127.0.0.1 and, at the full level, at the gateway's address.
-    pub node_addresses: Vec<Ipv4Addr>,
-    /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
-    /// pods.
-    pub expose_node_ports: bool,
-}
-
-/// The level of an opened network, and its limitations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The level.
-    pub level: Level,
-    /// Why the network does not have the requested level.
-    pub reason: Option<String>,
-    /// Range of pod addresses.
-    pub pods: Ipv4Net,
-    /// The limitations at this level on this machine, each with the reason.
-    pub limits: Vec<String>,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pods in {})", self.level, self.pods)?;
-        if let Some(reason) = &self.reason {
-            write!(f, "; level full does not work: {reason}")?;
-        }
-        self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
-    }
-}
-
-/// Failure to open a pod network.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The records cannot be read or written.
-    #[error("the pod network's records cannot be used: {}: {source}", path.display())]
-    Records {
-        /// File or folder.
-        path: PathBuf,
-        /// The error.
-        source: std::io::Error,
-    },
-    /// The machine has no addresses for pods.
-    #[error("pods cannot get their own addresses on this machine: {reason}")]
-    NoAddresses {
-        /// Why neither level works.
-        reason: String,
-    },
-    /// The domain of the cluster is not a domain name.
-    #[error("the cluster domain {domain:?} is not a domain name such as cluster.local: {reason}")]
-    Domain {
-        /// The domain.
-        domain: String,
-        /// Why it is not a domain name.
-        reason: String,
-    },
-}
-
-impl From<AddressError> for OpenError {
-    fn from(error: AddressError) -> Self {
-        match error {
-            AddressError::Io { path, source } => Self::Records { path, source },
-            other => Self::NoAddresses { reason: other.to_string() },
-        }
-    }
-}
+use crate::sides::Sides;
 
 /// The pod network of one node.
 pub struct Network {
@@ -133,31 +36,29 @@ pub struct Network {
     services: Option<(Ipv4Net, Clients)>,
     /// Addresses of Services for clients on this machine, if only pods reach the cluster IPs.
     outside: Option<Arc<Loopback>>,
+    /// The lowest port that this process may open on the machine.
+    first_port: u16,
+    sides: Sides,
     node_addresses: Vec<Ipv4Addr>,
     expose_node_ports: bool,
     api_server: SocketAddr,
     domain: String,
     names: Arc<Names>,
-    /// Task that answers questions about names.
-    name_server: Option<JoinHandle<()>>,
+    /// Tasks that answer questions about names.
+    name_servers: Vec<JoinHandle<()>>,
     /// Address of the name server at port 53; `None` if pods cannot use it.
     dns: Option<Ipv4Addr>,
+    /// Like `dns`, for pods on the machine's network.
+    dns_on_host: Option<Ipv4Addr>,
     proxy: Proxy,
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        if let Some(name_server) = &self.name_server {
+        for name_server in &self.name_servers {
             name_server.abort();
         }
     }
-}
-
-/// The connection of pods.
-enum Fabric {
-    #[cfg(target_os = "linux")]
-    Full(crate::linux::Links),
-    Plain(Loopback),
 }
 
 /// File with the range of the previous run.
@@ -170,7 +71,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// Opens the pod network of the node with this folder, at the highest level that works.
+    /// Opens the pod network of the node with this folder, at the requested level if it works.
     ///
     /// Pods of an earlier run keep their addresses and connections. Call [`Network::retain`] once
     /// the pods that still exist are known.
@@ -190,11 +91,11 @@ impl Network {
         let pods = folder.join("addresses");
         let is_used = Addresses::open(&pods, Ipv4Net::default(), Vec::new())?.pods().next().is_some();
         let domain = domain(&options.cluster_domain)?;
-        let opened = match full(&options, &identity, &folder, known, is_used).await {
+        let opened = match separate(&options, &identity, &folder, known, is_used).await {
             Ok(opened) => opened,
             Err(reason) => plain(&options, &identity, known, reason)?,
         };
-        let Opened { fabric, ranges, services, outside, reason, mut limits } = opened;
+        let Opened { fabric, ranges, services, outside, sides, reason, mut limits } = opened;
         let addresses = Addresses::open(&pods, ranges.pods, ranges.reserved())?;
         let range = folder.join(RANGE);
         std::fs::write(&range, ranges.pods.to_string()).map_err(records(&range))?;
@@ -203,11 +104,20 @@ impl Network {
         let outsiders =
             outside.clone().map(|loopback| Outsiders { pods: ranges.pods, services: options.service_range, loopback });
         let names = Arc::new(Names::new(zone, ranges.gateway, outsiders));
-        let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
-            Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
-            Err(error) => {
-                limits.push(format!("cluster DNS is not served at {}:{DNS_PORT}: {error}", ranges.gateway));
-                (None, None)
+        let mut name_servers = Vec::new();
+        let dns = serve_names(&sides, ranges.gateway, &names, &mut name_servers).await;
+        let dns = dns.map_err(|reason| limits.push(format!("cluster DNS is not served at {reason}"))).ok();
+        let dns_on_host = match (&outside, sides.is_inside(ranges.gateway.into())) {
+            (_, false) => dns,
+            (None, true) => None,
+            (Some(loopback), true) => {
+                let served = serve_names(&sides, loopback.name_server(), &names, &mut name_servers).await;
+                let lacks = |reason| {
+                    format!(
+                        "pods on this machine's network do not resolve names of the cluster, which are not served at {reason}"
+                    )
+                };
+                served.map_err(|reason| limits.push(lacks(reason))).ok()
             }
         };
         let mut node_addresses = vec![Ipv4Addr::LOCALHOST];
@@ -222,16 +132,19 @@ impl Network {
             ranges,
             services,
             outside,
+            first_port: first_port(),
             node_addresses,
             expose_node_ports: options.expose_node_ports,
             api_server: options.api_server,
             domain: options.cluster_domain.trim_end_matches('.').to_owned(),
             names,
-            name_server,
+            name_servers,
             dns,
-            proxy: Proxy::new(insiders, identity.bridge()),
+            dns_on_host,
+            proxy: Proxy::new(insiders, identity.bridge(), sides.clone()),
+            sides,
         };
-        let report = Report { level: network.level(), reason, pods: ranges.pods, limits };
+        let report = Report { level: network.level(), requested: options.level, reason, pods: ranges.pods, limits };
         Ok((Arc::new(network), report))
     }
 
@@ -240,6 +153,8 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(_) => Level::Full,
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(_) => Level::Rootless,
             Fabric::Plain(_) => Level::Plain,
         }
     }
@@ -257,6 +172,8 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(links) => links.retain(pods.iter()).await.map_err(internal),
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.retain(pods.iter()).await.map_err(internal),
             Fabric::Plain(_) => Ok(()),
         }
     }
@@ -270,17 +187,19 @@ impl Network {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(links) => links.remove().await.map_err(internal),
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.remove().await.map_err(internal),
             Fabric::Plain(_) => Ok(()),
         }
     }
 
-    /// The address at which this machine serves a cluster IP: the cluster IP itself, or a loopback
-    /// address at the plain level.
+    /// The address at which pods reach a cluster IP: the cluster IP itself, or a loopback address at
+    /// the plain level.
     pub fn address_of_service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => cluster_ip,
             Fabric::Plain(loopback) => loopback.service(cluster_ip),
+            #[cfg(target_os = "linux")]
+            _ => cluster_ip,
         }
     }
 
@@ -293,6 +212,11 @@ impl Network {
     /// Address of the cluster's name server; `None` if names of the cluster are not served.
     pub fn cluster_dns(&self) -> Option<Ipv4Addr> {
         self.dns
+    }
+
+    /// Like [`Network::cluster_dns`], for pods on the machine's network.
+    pub fn cluster_dns_on_host(&self) -> Option<Ipv4Addr> {
+        self.dns_on_host
     }
 
     /// Name server, search domains and options for the pods of a namespace; `None` if names of the
@@ -344,9 +268,9 @@ impl Network {
     /// True if the address is one of those that [`Network::external_address`] returns.
     pub(crate) fn is_external(&self, address: Ipv4Addr) -> bool {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => self.ranges.load_balancers.contains(&address),
             Fabric::Plain(loopback) => loopback.is_service(address),
+            #[cfg(target_os = "linux")]
+            _ => self.ranges.load_balancers.contains(&address),
         }
     }
 
@@ -359,15 +283,15 @@ impl Network {
         taken: &BTreeSet<Ipv4Addr>,
     ) -> Option<Ipv4Addr> {
         match &self.fabric {
-            #[cfg(target_os = "linux")]
-            Fabric::Full(_) => {
-                let all =
-                    asked.filter(|it| self.is_external(*it)).into_iter().chain(self.ranges.load_balancers.hosts());
-                all.into_iter().find(|address| !taken.contains(address))
-            }
             Fabric::Plain(loopback) => {
                 let _ = (asked, taken);
                 Some(loopback.service(cluster_ip))
+            }
+            #[cfg(target_os = "linux")]
+            _ => {
+                let all =
+                    asked.filter(|it| self.is_external(*it)).into_iter().chain(self.ranges.load_balancers.hosts());
+                all.into_iter().find(|address| !taken.contains(address))
             }
         }
     }
@@ -381,17 +305,17 @@ impl Network {
 impl Place for Network {
     fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
         match &self.fabric {
+            Fabric::Plain(loopback) => Some((loopback.service(cluster_ip), Clients::All)),
             #[cfg(target_os = "linux")]
-            Fabric::Full(_) => {
+            _ => {
                 let (range, clients) = self.services?;
                 range.contains(&cluster_ip).then_some((cluster_ip, clients))
             }
-            Fabric::Plain(loopback) => Some((loopback.service(cluster_ip), Clients::All)),
         }
     }
 
-    fn machine_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
-        self.outside.as_ref().map(|loopback| loopback.service(cluster_ip))
+    fn machine_address(&self, cluster_ip: Ipv4Addr, port: u16) -> Option<Ipv4Addr> {
+        self.outside.as_ref().filter(|_| port >= self.first_port).map(|loopback| loopback.service(cluster_ip))
     }
 
     fn has_external(&self, address: Ipv4Addr) -> bool {
@@ -412,19 +336,8 @@ impl Place for Network {
     }
 }
 
-/// A fabric and its limitations.
-struct Opened {
-    fabric: Fabric,
-    ranges: Ranges,
-    services: Option<(Ipv4Net, Clients)>,
-    outside: Option<Arc<Loopback>>,
-    reason: Option<String>,
-    limits: Vec<String>,
-}
-
+/// Port of name servers.
 const DNS_PORT: u16 = 53;
-const PLAIN_LIMIT: &str = "pods share the machine's network, each with a loopback address; Services are served at \
-                           loopback addresses instead of their cluster IPs";
 
 fn domain(text: &str) -> Result<Name, OpenError> {
     let invalid = |reason: String| OpenError::Domain { domain: text.to_owned(), reason };
@@ -432,71 +345,49 @@ fn domain(text: &str) -> Result<Name, OpenError> {
     if name.is_root() { Err(invalid("it is empty".to_owned())) } else { Ok(name) }
 }
 
-/// Opens the plain level. `reason` is why the full level does not work.
-fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason: String) -> Result<Opened, OpenError> {
-    let loopback = Loopback::claim(identity, known).map_err(|error| OpenError::NoAddresses {
-        reason: format!("{reason}; loopback addresses other than 127.0.0.1 cannot be used: {error}"),
-    })?;
-    Ok(Opened {
-        ranges: Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses"),
-        fabric: Fabric::Plain(loopback),
-        services: None,
-        outside: None,
-        reason: (options.level > Level::Plain).then_some(reason),
-        limits: vec![PLAIN_LIMIT.to_owned()],
-    })
+/// Serves names at port 53 of an address. Returns the address, or the address with the reason if
+/// that does not work.
+async fn serve_names(
+    sides: &Sides,
+    address: Ipv4Addr,
+    names: &Arc<Names>,
+    servers: &mut Vec<JoinHandle<()>>,
+) -> Result<Ipv4Addr, String> {
+    let bound = Sockets::bind(sides, SocketAddr::new(address.into(), DNS_PORT)).await;
+    let sockets = bound.map_err(|error| format!("{address}:{DNS_PORT}: {error}"))?;
+    servers.push(tokio::spawn(sockets.serve(names.clone())));
+    Ok(address)
 }
 
-/// Opens the full level. The error is the reason if that does not work.
-#[cfg(target_os = "linux")]
-async fn full(
-    options: &Options,
-    identity: &Identity,
-    folder: &Path,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<Opened, String> {
-    if options.level < Level::Full {
-        return Err("the plain level was requested".to_owned());
+/// The lowest port that this process may open on the machine.
+fn first_port() -> u16 {
+    #[cfg(target_os = "linux")]
+    if !rustix::process::geteuid().is_root() {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        return text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
     }
-    let known = known.filter(|range| !range.network().is_loopback());
-    let opened = crate::linux::Links::open(identity.clone(), folder, options.pod_range, known, is_used).await;
-    let links = opened.map_err(|error| error.to_string())?;
-    let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
-    let range = options.service_range;
-    let mut outside = None;
-    let (services, lack) = match lacking.services {
-        crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
-        crate::linux::Reach::Pods => {
-            let mut lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
-            outside = Loopback::claim(identity, None).ok().map(Arc::new);
-            if let Some(loopback) = &outside {
-                lack += &format!("; this machine reaches Services in {}", loopback.services());
-            }
-            (Some((range, Clients::Bridge)), Some(lack))
-        }
-        crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
-    };
-    let isolated = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
-    let limits = isolated.into_iter().chain(lack).collect();
-    Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, outside, reason: None, limits })
-}
-
-/// Fails, because only Linux has the full level.
-#[cfg(not(target_os = "linux"))]
-async fn full(
-    _options: &Options,
-    _identity: &Identity,
-    _folder: &Path,
-    _known: Option<Ipv4Net>,
-    _is_used: bool,
-) -> Result<Opened, String> {
-    Err("network namespaces exist on Linux only".to_owned())
+    1
 }
 
 impl SandboxNetwork for Network {
     fn is_shared(&self) -> bool {
         self.level() == Level::Plain
+    }
+
+    fn user_namespace(&self) -> berth_pod_runtime::Result<Option<File>> {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.user_namespace().map(Some).map_err(internal),
+            _ => Ok(None),
+        }
+    }
+
+    fn is_new(&self) -> bool {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Rootless(holder) => holder.is_new(),
+            _ => false,
+        }
     }
 
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, berth_pod_runtime::Result<IpAddr>> {
@@ -508,23 +399,24 @@ impl SandboxNetwork for Network {
 
     fn connect<'a>(&'a self, pod: &'a PodUid, pid: u32) -> BoxFuture<'a, berth_pod_runtime::Result<()>> {
         Box::pin(async move {
-            match &self.fabric {
-                #[cfg(target_os = "linux")]
-                Fabric::Full(links) => {
-                    let address = self.addresses.lock().get(pod);
-                    let address = address.ok_or_else(|| {
-                        RuntimeError::NotFound(format!("pod {pod} has no address: allocate it before connecting"))
-                    })?;
-                    links.connect(pod, pid, address).await.map_err(|error| match error {
-                        crate::linux::LinkError::NoProcess(_) => RuntimeError::NotFound(error.to_string()),
-                        other => internal(other),
-                    })
-                }
-                Fabric::Plain(_) => {
-                    let _ = (pod, pid);
-                    Ok(())
-                }
+            #[cfg(target_os = "linux")]
+            if !matches!(self.fabric, Fabric::Plain(_)) {
+                let address = self.addresses.lock().get(pod);
+                let address = address.ok_or_else(|| {
+                    RuntimeError::NotFound(format!("pod {pod} has no address: allocate it before connecting"))
+                })?;
+                let namespace = crate::linux::namespace_of(pid).map_err(|error| match error {
+                    crate::linux::LinkError::NoProcess(_) => RuntimeError::NotFound(error.to_string()),
+                    other => internal(other),
+                })?;
+                return match &self.fabric {
+                    Fabric::Full(links) => links.connect(pod, namespace, address).await.map_err(internal),
+                    Fabric::Rootless(holder) => holder.connect(pod, namespace, address).await.map_err(internal),
+                    Fabric::Plain(_) => Ok(()),
+                };
             }
+            let _ = (pod, pid);
+            Ok(())
         })
     }
 
@@ -533,10 +425,17 @@ impl SandboxNetwork for Network {
             match &self.fabric {
                 #[cfg(target_os = "linux")]
                 Fabric::Full(links) => links.disconnect(pod).await.map_err(internal)?,
+                #[cfg(target_os = "linux")]
+                Fabric::Rootless(holder) => holder.disconnect(pod).await.map_err(internal)?,
                 Fabric::Plain(_) => {}
             }
             self.addresses.lock().release(pod).map_err(internal)
         })
+    }
+
+    fn dial(&self, address: SocketAddr) -> BoxFuture<'static, std::io::Result<TcpStream>> {
+        let sides = self.sides.clone();
+        Box::pin(async move { sides.connect(address).await })
     }
 }
 

@@ -54,6 +54,11 @@ impl Loopback {
         Ipv4Net::new_assert(Ipv4Addr::new(127, self.second + 1, 0, 0), 16)
     }
 
+    /// Address of the cluster's name server for clients on this machine.
+    pub(crate) fn name_server(&self) -> Ipv4Addr {
+        Ipv4Addr::new(127, self.second, 0, 1)
+    }
+
     /// The loopback address that represents the address of a Service. The last two bytes are the
     /// same.
     pub(crate) fn service(&self, address: Ipv4Addr) -> Ipv4Addr {

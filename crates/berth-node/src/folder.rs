@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock                      held by the process that has opened the runtime
+//! starts                    starts of containers, synced
 //! pods/UID/pod.json         launch configuration of the supervisor
 //! pods/UID/journal          starts and ends of containers
 //! pods/UID/lock             held by the supervisor while it lives
@@ -32,6 +33,10 @@ impl NodeFolder {
 
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")
+    }
+
+    pub fn starts(&self) -> PathBuf {
+        self.0.join("starts")
     }
 
     /// The folder of a pod.

@@ -12,9 +12,6 @@ use std::process::{Command, ExitCode};
 const SUPERVISOR: &str = "pod-supervisor";
 /// Command that runs [`crate::init::main`].
 const INIT: &str = "pod-init";
-/// Environment variable of both commands, which use little memory for a short time. By default the
-/// memory allocator of `berth` would use huge pages, and the kernel would fill them with zeros.
-pub(crate) const ENVIRONMENT: (&str, &str) = ("MIMALLOC_DISALLOW_ARENA_ALLOC", "1");
 
 /// Runs the helper command that the arguments (without the program's name) select. Returns `None`
 /// if they select another command.
@@ -36,7 +33,7 @@ impl Helper {
     /// The supervisor of the pod in a folder.
     pub(crate) fn supervisor(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.0);
-        command.arg(SUPERVISOR).arg(folder).env(ENVIRONMENT.0, ENVIRONMENT.1);
+        command.arg(SUPERVISOR).arg(folder).env(berth_helper::ENVIRONMENT.0, berth_helper::ENVIRONMENT.1);
         command
     }
 

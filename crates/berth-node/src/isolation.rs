@@ -161,6 +161,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         created_at: now(),
         ips: Vec::new(),
         shared_network: false,
+        user_namespace: false,
         level,
         group: None,
         init: options.helper.init(),
@@ -177,7 +178,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
 async fn run_probe(options: &Options, folder: &PodFolder, launch: &Launch) -> std::result::Result<(), String> {
     let json = serde_json::to_vec(launch).map_err(|error| error.to_string())?;
     std::fs::write(folder.launch(), json).map_err(|error| error.to_string())?;
-    let mut child = spawn(&options.helper, folder).await.map_err(|error| error.to_string())?;
+    let mut child = spawn(&options.helper, folder, None).await.map_err(|error| error.to_string())?;
     let config = ContainerConfig {
         id: ContainerId { pod: launch.config.uid.clone(), name: "probe".to_owned(), attempt: 0 },
         ..probe_container()

@@ -50,6 +50,6 @@ mod unsupported;
 pub use helper::Helper;
 pub use options::{Isolation, Level, Options};
 #[cfg(target_os = "linux")]
-pub use runtime::ProcessRuntime;
+pub use runtime::{Prepared, ProcessRuntime};
 #[cfg(not(target_os = "linux"))]
-pub use unsupported::{ProcessRuntime, init, supervisor};
+pub use unsupported::{Prepared, ProcessRuntime, init, supervisor};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use berth_pod_runtime::{Images, SandboxNetwork};
+use berth_pod_runtime::Images;
 
 use crate::helper::Helper;
 
@@ -39,7 +39,7 @@ pub struct Isolation {
     pub reasons: Vec<String>,
 }
 
-/// Options of [`crate::ProcessRuntime::open`].
+/// Options of [`crate::ProcessRuntime::prepare`].
 pub struct Options {
     /// Folder of the node, with the pods' folders and the runtime's records.
     pub folder: PathBuf,
@@ -50,8 +50,6 @@ pub struct Options {
     pub level: Option<Level>,
     /// Provider of images.
     pub images: Arc<dyn Images>,
-    /// Pod network. If it is `None`, pods have only a loopback interface.
-    pub network: Option<Arc<dyn SandboxNetwork>>,
     /// How to run a supervisor and an entry helper.
     pub helper: Helper,
     /// Maximum number of processes and threads of a pod.
@@ -59,9 +57,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Default options: the highest level that works, no pod network, at most 1024 processes per
-    /// pod.
+    /// Default options: the highest level that works, at most 1024 processes per pod.
     pub fn new(folder: PathBuf, images: Arc<dyn Images>, helper: Helper) -> Self {
-        Self { folder, hidden: Vec::new(), level: None, images, network: None, helper, pids_max: 1024 }
+        Self { folder, hidden: Vec::new(), level: None, images, helper, pids_max: 1024 }
     }
 }

@@ -1,6 +1,8 @@
 //! The process runtime on systems other than Linux: every entry point returns an error.
 
-use berth_pod_runtime::{Result, RuntimeError};
+use std::sync::Arc;
+
+use berth_pod_runtime::{Result, RuntimeError, SandboxNetwork};
 
 use crate::{Isolation, Options};
 
@@ -12,8 +14,26 @@ impl ProcessRuntime {
     ///
     /// # Errors
     /// Always.
-    pub async fn open(_: Options) -> Result<(Self, Isolation)> {
+    pub async fn prepare(_: Options) -> Result<Prepared> {
         Err(RuntimeError::Unsupported("pods run as processes on Linux only; use simulated nodes".to_owned()))
+    }
+}
+
+/// A node's folder, which cannot be prepared on this system.
+pub enum Prepared {}
+
+impl Prepared {
+    /// The isolation of pods.
+    pub fn isolation(&self) -> &Isolation {
+        match *self {}
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn open(self, _: Option<Arc<dyn SandboxNetwork>>) -> Result<ProcessRuntime> {
+        match self {}
     }
 }
 

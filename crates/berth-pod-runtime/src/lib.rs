@@ -29,12 +29,15 @@ pub use state::{
 pub use streams::{Duplex, ExitStatus, Input, LogQuery, LogStream, Output, StreamIo, StreamName, TerminalSize};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use tokio::net::TcpStream;
 
 /// Failure of a call of a [`PodRuntime`].
 #[derive(Clone, Debug, thiserror::Error)]
@@ -154,6 +157,12 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// Connects a byte stream to a TCP port on the loopback address of a pod.
     fn port_forward(&self, pod: PodUid, port: u16, stream: Box<dyn Duplex>) -> BoxFuture<'static, Result<()>>;
 
+    /// Opens a TCP connection to an address of a pod or of another network, as this node reaches
+    /// it.
+    fn dial(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect(address))
+    }
+
     /// The log of one run of a container.
     fn logs(&self, container: ContainerId, query: LogQuery) -> BoxFuture<'static, Result<LogStream>>;
 
@@ -188,6 +197,21 @@ pub trait SandboxNetwork: Send + Sync + 'static {
         false
     }
 
+    /// The user namespace above those of pods, if pods must have such user namespaces to be
+    /// connected.
+    ///
+    /// # Errors
+    /// The namespace cannot be opened.
+    fn user_namespace(&self) -> Result<Option<File>> {
+        Ok(None)
+    }
+
+    /// True if this network was created anew, so that pods of an earlier process must be connected
+    /// again.
+    fn is_new(&self) -> bool {
+        false
+    }
+
     /// The address of a pod. The first call allocates it and records it durably. It remains the
     /// same until [`SandboxNetwork::release`].
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>>;
@@ -198,6 +222,12 @@ pub trait SandboxNetwork: Send + Sync + 'static {
 
     /// Disconnects a pod and releases its address. Succeeds if the pod has none.
     fn release<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
+
+    /// Opens a TCP connection to an address of the pod network, which may be separate from the
+    /// machine's, or of another network.
+    fn dial(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect(address))
+    }
 }
 
 /// The devices of one node: GPUs and other extended resources.

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ObjectKey;
 use crate::packing::Packing;
-use crate::view::{Follower, View};
+use crate::view::{Follower, Rows, View};
 
 /// A change to one cached object. At least one side is set, and both sides have the same UID: an
 /// object that replaced another one of the same name is shown as a deletion and then as new.
@@ -270,6 +270,16 @@ impl<K: Resource + 'static> Cache<K> {
     where
         K: Send + Sync,
         R: Send + Sync + 'static,
+    {
+        self.view_in(of)
+    }
+
+    /// Creates a view that keeps its values in `T`.
+    pub fn view_in<R, T>(&self, of: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> View<K, R, T>
+    where
+        K: Send + Sync,
+        R: Send + Sync + 'static,
+        T: Rows<R> + 'static,
     {
         let view = View::new(of);
         let follower: Weak<dyn Follower<K>> = Arc::downgrade(&(view.inner().clone() as Arc<dyn Follower<K>>));

@@ -4,6 +4,10 @@
 //! A watch of the metadata of all definitions shows changes; the definition of a requested kind is
 //! then read. Metadata are a few hundred bytes each. Whole definitions are some hundred kilobytes,
 //! and most of them are not needed.
+//!
+//! A kind of Kubernetes itself that older versions lack has no definition. Discovery shows whether
+//! the API server serves it. While it does not, discovery is asked again from time to time, because
+//! the API server may be upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -24,6 +28,9 @@ use tokio::sync::watch;
 
 use crate::Clock;
 use crate::inform::{WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
+
+/// Time after which discovery is asked again for a kind of Kubernetes that is not served.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(300);
 
 /// State of a kind: does the cluster serve it in the version that Berth reads?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +88,7 @@ impl Kinds {
     pub(crate) fn follow(self, client: Client, watches: watcher::Config, clock: Clock) -> Follower {
         let definitions = ApiResource::erase::<CustomResourceDefinition>(&());
         let read = Api::all_with(client.clone(), &definitions);
-        Follower { kinds: self, read, watch: Api::all(client), watches, clock }
+        Follower { kinds: self, read, watch: Api::all(client.clone()), discovery: client, watches, clock }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kind>> {
@@ -116,12 +123,19 @@ impl Kinds {
         }
     }
 
-    /// Marks as absent all requested kinds whose definition is not in `shown`, a complete list.
-    fn retain(&self, shown: &BTreeSet<String>) {
-        let names: Vec<String> = self.lock().keys().filter(|name| !shown.contains(*name)).cloned().collect();
-        for name in &names {
-            self.set(name, Serving::Absent);
-        }
+    /// Names and versions of the requested kinds without a definition in `shown`, a complete list.
+    fn undefined(&self, shown: &BTreeSet<String>) -> Vec<(String, String)> {
+        let kinds = self.lock();
+        let undefined = kinds.iter().filter(|(name, _)| !shown.contains(*name));
+        undefined.map(|(name, kind)| (name.clone(), kind.version.clone())).collect()
+    }
+
+    /// Names and versions of the kinds of Kubernetes that are not served.
+    fn absent_of_kubernetes(&self) -> Vec<(String, String)> {
+        let kinds = self.lock();
+        let absent =
+            kinds.iter().filter(|(name, kind)| is_of_kubernetes(name) && *kind.serving.borrow() == Serving::Absent);
+        absent.map(|(name, kind)| (name.clone(), kind.version.clone())).collect()
     }
 
     /// Logs which kinds are served.
@@ -146,6 +160,7 @@ pub(crate) struct Follower {
     watch: Api<PartialObjectMeta<CustomResourceDefinition>>,
     watches: watcher::Config,
     read: Api<DynamicObject>,
+    discovery: Client,
     clock: Clock,
 }
 
@@ -155,7 +170,18 @@ impl Follower {
         let mut stream = pin!(watcher(self.watch.clone(), self.watches.clone()));
         let mut shown = BTreeSet::new();
         let mut backoff = WATCH_BACKOFF_BASE;
-        while let Some(event) = stream.next().await {
+        loop {
+            let discover_again = !self.kinds.absent_of_kubernetes().is_empty();
+            let event = tokio::select! {
+                event = stream.next() => event,
+                () = self.clock.sleep(DISCOVERY_INTERVAL), if discover_again => {
+                    for (name, version) in self.kinds.absent_of_kubernetes() {
+                        self.discover(&name, &version).await;
+                    }
+                    continue;
+                }
+            };
+            let Some(event) = event else { return };
             match event {
                 Ok(watcher::Event::Init) => shown.clear(),
                 Ok(watcher::Event::InitApply(definition)) => {
@@ -163,7 +189,9 @@ impl Follower {
                     shown.insert(definition.name_any());
                 }
                 Ok(watcher::Event::InitDone) => {
-                    self.kinds.retain(&shown);
+                    for (name, version) in self.kinds.undefined(&shown) {
+                        self.discover(&name, &version).await;
+                    }
                     shown.clear();
                     if !*synced.borrow() {
                         self.kinds.log_all();
@@ -206,6 +234,27 @@ impl Follower {
         }
     }
 
+    /// Sets the state of a kind without a definition: kinds of Kubernetes may be served all the same.
+    /// Retries until the API server answers.
+    async fn discover(&self, name: &str, version: &str) {
+        let Some((plural, group)) = name.split_once('.').filter(|_| is_of_kubernetes(name)) else {
+            return self.kinds.set(name, Serving::Absent);
+        };
+        let mut backoff = WATCH_BACKOFF_BASE;
+        loop {
+            let serving = match self.discovery.list_api_group_resources(&format!("{group}/{version}")).await {
+                Ok(list) if list.resources.iter().any(|it| it.name == plural) => Serving::Served,
+                Ok(_) => Serving::Absent,
+                Err(kube::Error::Api(status)) if status.code == 404 => Serving::Absent,
+                Err(error) => {
+                    self.retry(&format!("resources of {group}/{version} cannot be listed"), &error, &mut backoff).await;
+                    continue;
+                }
+            };
+            return self.kinds.set(name, serving);
+        }
+    }
+
     /// Logs a failure, waits for the back-off and doubles it.
     async fn retry(&self, failure: &str, error: &(dyn std::error::Error + Sync), backoff: &mut Duration) {
         if *backoff >= WATCH_BACKOFF_WARN {
@@ -216,6 +265,11 @@ impl Follower {
         self.clock.sleep(*backoff).await;
         *backoff = (*backoff * 2).min(WATCH_BACKOFF_MAX);
     }
+}
+
+/// True if a kind with this `plural.group` may be one of Kubernetes itself, which has no definition.
+fn is_of_kubernetes(name: &str) -> bool {
+    name.ends_with(".k8s.io") && !name.ends_with(".x-k8s.io")
 }
 
 /// Returns the state of a kind from its definition. A definition that is being deleted serves its
@@ -234,6 +288,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn kinds_of_kubernetes_are_known_by_their_group() {
+        assert!(is_of_kubernetes("resourceslices.resource.k8s.io"));
+        assert!(!is_of_kubernetes("jobsets.jobset.x-k8s.io"));
+        assert!(!is_of_kubernetes("rayjobs.ray.io"));
+    }
 
     #[test]
     fn a_kind_is_served_if_its_definition_is_established_and_serves_the_version() {

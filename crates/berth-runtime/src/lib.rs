@@ -45,7 +45,7 @@ pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
 pub use selection::{InvalidItem, Selection};
-pub use view::View;
+pub use view::{Rows, View};
 pub use wire::decode;
 pub use work::Work;
 pub use writer::{Writer, Written, is_controlled_by, owned_by};

@@ -16,50 +16,68 @@ pub(crate) trait Follower<K>: Send + Sync {
     fn change(&self, key: &Arc<ObjectKey>, new: Option<&K>);
 }
 
-/// A value per object, ordered by key; see [`Cache::view`](crate::Cache::view). It is updated until
-/// it is dropped. Clones share it.
-pub struct View<K, R> {
-    inner: Arc<Inner<K, R>>,
+/// Where a view keeps its values, in the form that its questions need.
+pub trait Rows<R>: Default + Send + Sync {
+    /// Adds or replaces the value of an object.
+    fn put(&mut self, key: &Arc<ObjectKey>, row: R);
+    /// Removes the value of an object, if there is one.
+    fn take(&mut self, key: &Arc<ObjectKey>);
 }
 
-impl<K, R> Clone for View<K, R> {
+impl<R: Send + Sync> Rows<R> for BTreeMap<Arc<ObjectKey>, R> {
+    fn put(&mut self, key: &Arc<ObjectKey>, row: R) {
+        self.insert(key.clone(), row);
+    }
+
+    fn take(&mut self, key: &Arc<ObjectKey>) {
+        self.remove(key);
+    }
+}
+
+/// A value per object; see [`Cache::view`](crate::Cache::view). It is updated until it is dropped.
+/// Clones share it. The values are ordered by key, unless the view has [`Rows`] of its own.
+pub struct View<K, R, T = BTreeMap<Arc<ObjectKey>, R>> {
+    inner: Arc<Inner<K, R, T>>,
+}
+
+impl<K, R, T> Clone for View<K, R, T> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone() }
     }
 }
 
-pub(crate) struct Inner<K, R> {
+pub(crate) struct Inner<K, R, T> {
     of: Box<ViewFn<K, R>>,
-    rows: RwLock<BTreeMap<Arc<ObjectKey>, R>>,
+    rows: RwLock<T>,
 }
 
-impl<K, R> Follower<K> for Inner<K, R>
+impl<K, R, T> Follower<K> for Inner<K, R, T>
 where
     K: Send + Sync,
     R: Send + Sync,
+    T: Rows<R>,
 {
     fn change(&self, key: &Arc<ObjectKey>, new: Option<&K>) {
         let row = new.and_then(|new| (self.of)(new));
         let mut rows = self.rows.write();
         match row {
-            Some(row) => drop(rows.insert(key.clone(), row)),
-            None => drop(rows.remove(key)),
+            Some(row) => rows.put(key, row),
+            None => rows.take(key),
         }
     }
 }
 
-impl<K, R> View<K, R> {
+impl<K, R, T: Rows<R>> View<K, R, T> {
     pub(crate) fn new(of: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> Self {
         Self { inner: Arc::new(Inner { of: Box::new(of), rows: RwLock::default() }) }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner<K, R>> {
+    pub(crate) fn inner(&self) -> &Arc<Inner<K, R, T>> {
         &self.inner
     }
 
-    /// Passes all values to `read`, ordered by key. The cache waits for it, so it must not use the
-    /// cache.
-    pub fn read<T>(&self, read: impl FnOnce(&BTreeMap<Arc<ObjectKey>, R>) -> T) -> T {
+    /// Passes all values to `read`. The cache waits for it, so it must not use the cache.
+    pub fn read<A>(&self, read: impl FnOnce(&T) -> A) -> A {
         read(&self.inner.rows.read())
     }
 }

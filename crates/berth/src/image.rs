@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_api::berth::{ImageConfiguration, ImageFiles, ImageMapping};
+use berth_foresight::command::progress;
 use berth_images::{Declared, Mapping, Name, Origin, Removed, Store, Target};
 use berth_pod_runtime::RegistryCredential;
 use clap::{Args, Subcommand};
@@ -102,7 +104,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 fn import(store: &Store, path: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
     let name = name.map(Name::parse).transpose().context("--name")?;
-    for image in berth_images::import(store, path, name.as_ref())? {
+    let text = |passed: Duration| format!("importing {}, {} s", path.display(), passed.as_secs());
+    for image in progress::during(&text, || berth_images::import(store, path, name.as_ref()))? {
         say!("imported {} ({})", image.name, image.digest);
     }
     Ok(ExitCode::SUCCESS)

@@ -171,7 +171,8 @@ enum Command {
 
 fn main() -> ExitCode {
     // The helper commands of pods run without logging, runtime and threads.
-    if let Some(code) = berth_node::helper::run(std::env::args_os().skip(1)) {
+    let arguments = || std::env::args_os().skip(1);
+    if let Some(code) = berth_node::helper::run(arguments()).or_else(|| berth_network::helper::run(arguments())) {
         return code;
     }
     // rustls refuses to choose between the two TLS providers of the dependency tree. Berth uses

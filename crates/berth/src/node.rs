@@ -144,11 +144,14 @@ impl NodeOptions {
         };
         let machine = Arc::new(ThisMachine::read(&folder, &found).context("this machine cannot be described")?);
         let devices = Arc::new(AssignedDevices::open(&folder, found)?);
-        let (network, network_report) =
-            Network::open(self.network(&folder, front.address(), &machine.facts().addresses)?).await?;
-        let (runtime, isolation) =
-            ProcessRuntime::open(self.process_runtime(&folder, data, network.clone(), &cluster.images)?).await?;
-        let runtime = Arc::new(runtime);
+        let helper = std::env::current_exe().context("the path of this program")?;
+        let prepared =
+            ProcessRuntime::prepare(self.process_runtime(&folder, data, helper.clone(), &cluster.images)?).await?;
+        let isolation = prepared.isolation().clone();
+        let addresses = &machine.facts().addresses;
+        let options = self.network(&folder, front.address(), addresses, isolation.level, helper)?;
+        let (network, network_report) = Network::open(options).await?;
+        let runtime = Arc::new(prepared.open(Some(network.clone())).await?);
         // Addresses of pods that ended while this process did not run.
         network.retain(&runtime.pods().iter().map(|pod| pod.uid.clone()).collect()).await?;
         let facts = machine.facts();
@@ -157,6 +160,7 @@ impl NodeOptions {
         report.push(format!("pod network: {network_report}"));
         let options = KubeletOptions {
             cluster_dns: network.cluster_dns().into_iter().map(IpAddr::from).collect(),
+            cluster_dns_on_host: network.cluster_dns_on_host().into_iter().map(IpAddr::from).collect(),
             cluster_domain: DOMAIN.to_owned(),
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
             host_dns: berth_network::host_dns(),
@@ -178,13 +182,22 @@ impl NodeOptions {
         Ok(Some(OpenNode { node, report, runtime, network, stop_pods: self.stop_pods || front.data_dir().is_none() }))
     }
 
-    fn network(&self, folder: &Path, api_server: SocketAddr, addresses: &[IpAddr]) -> anyhow::Result<NetworkOptions> {
+    fn network(
+        &self,
+        folder: &Path,
+        api_server: SocketAddr,
+        addresses: &[IpAddr],
+        isolation: berth_node::Level,
+        helper: PathBuf,
+    ) -> anyhow::Result<NetworkOptions> {
         Ok(NetworkOptions {
             folder: folder.join("network"),
-            level: match self.isolation {
-                Some(IsolationLevel::Plain) => berth_network::Level::Plain,
-                _ => berth_network::Level::Full,
+            level: match isolation {
+                berth_node::Level::Plain => berth_network::Level::Plain,
+                berth_node::Level::Rootless => berth_network::Level::Rootless,
+                berth_node::Level::Full => berth_network::Level::Full,
             },
+            helper: Some(helper),
             pod_range: None,
             cluster_domain: DOMAIN.to_owned(),
             service_range: berth_kinds::strategy::SERVICE_RANGE.parse().context("the range of cluster IPs")?,
@@ -204,7 +217,7 @@ impl NodeOptions {
         &self,
         folder: &Path,
         data: &Path,
-        network: Arc<Network>,
+        helper: PathBuf,
         configured: &ImageConfiguration,
     ) -> anyhow::Result<RuntimeOptions> {
         let store = Store::open(&data.join(image::FOLDER))?;
@@ -212,12 +225,10 @@ impl NodeOptions {
         let otherwise = self.images.clone().unwrap_or_else(|| configured.otherwise.clone());
         let images = ImageConfiguration { mappings, otherwise, plain_http: configured.plain_http.clone() };
         let images = NodeImages::new(store, image::configured(&images));
-        let helper = Helper(std::env::current_exe().context("the path of this program")?);
         Ok(RuntimeOptions {
             hidden: vec![data.to_owned()],
             level: self.isolation.map(Level::from),
-            network: Some(network),
-            ..RuntimeOptions::new(folder.to_owned(), Arc::new(images), helper)
+            ..RuntimeOptions::new(folder.to_owned(), Arc::new(images), Helper(helper))
         })
     }
 }

@@ -15,6 +15,10 @@ use super::{ConfigurationError, Problem, TaintEffect};
 
 /// Label that a health agent (Autopilot) sets on a node with GPUs.
 pub const GPU_HEALTH_LABEL: &str = "autopilot.ibm.com/gpuhealth";
+/// Label with the result and time of the last diagnostics of level 3 by DCGM.
+pub const DCGM_LEVEL_3_LABEL: &str = "autopilot.ibm.com/dcgm.level.3";
+/// Annotation with the failed tests of these diagnostics and their GPUs.
+pub const DCGM_LEVEL_3_OUTPUT_ANNOTATION: &str = "autopilot.ibm.com/dcgm.level.3.output";
 /// Default weight of the preference for healthy nodes.
 const WEIGHT_DEFAULT: i32 = 50;
 

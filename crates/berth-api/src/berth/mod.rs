@@ -34,13 +34,14 @@ pub use configuration::{
 pub use duration::{Duration, DurationError};
 pub use faults::{FAULTS_ANNOTATION, NodeFaults, RANDOM_FAULTS_ANNOTATION, RandomFault, RandomFaults};
 pub use health::{
-    GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration, ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
+    DCGM_LEVEL_3_LABEL, DCGM_LEVEL_3_OUTPUT_ANNOTATION, GPU_HEALTH_LABEL, NodeEffect, NodeHealthConfiguration,
+    ResourceTaint, WholeNodeConfiguration, WholeNodeTaint,
 };
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
     Accelerator, Instance, LocationPolicy, MachineShape, NodePool, NodePoolSpec, NodePoolStatus, NodeTaint,
-    PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
+    PoolDevices, PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
 pub use provisioning_class::{

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_apimachinery::names;
+use k8s_openapi::api::resource::v1::DeviceAttribute;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
@@ -21,6 +23,8 @@ use super::{Billing, Duration, Problem, RandomFaults, Shortage, Supply, machine_
 const NODES_MAX: i32 = 15_000;
 /// Longest pool name (GKE's limit).
 const NAME_MAX: usize = 40;
+/// Maximum number of devices of one driver in a machine: those of one ResourceSlice.
+const DEVICES_MAX: i32 = 128;
 
 /// A pool of equal machines of an embedded cluster: their type and number.
 #[allow(clippy::duplicated_attributes, reason = "every printer column repeats the names of its attributes")]
@@ -63,6 +67,9 @@ pub struct NodePoolSpec {
     /// type is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineShape>,
+    /// Devices of one machine that pods claim with dynamic resource allocation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<PoolDevices>,
     /// Topology of the pool's TPU slice, such as `4x4`, if `machine.accelerator` does not set it. A
     /// pool whose topology has more chips than one machine is one slice of several machines. The
     /// slice exists as a whole or not at all, as on GKE.
@@ -179,6 +186,35 @@ pub struct MachineShape {
     /// CPU architecture; default amd64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
+}
+
+/// Equal devices of one machine, which a node publishes in a ResourceSlice (resource.k8s.io/v1).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolDevices {
+    /// The driver, such as `gpu.example.com`.
+    pub driver: String,
+    /// Device class of the driver's devices, which is created if it does not exist. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class: Option<String>,
+    /// Start of the devices' names, which end in `-0`, `-1` and so on; default `device`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Number of devices.
+    pub count: i32,
+    /// Attributes of each device by name, each with one of `string`, `int`, `bool` and `version`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: BTreeMap<String, DeviceAttribute>,
+    /// Capacities of each device by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity: BTreeMap<String, Quantity>,
+}
+
+impl PoolDevices {
+    /// Start of the devices' names.
+    pub fn device_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("device")
+    }
 }
 
 /// Accelerators of one machine.
@@ -415,7 +451,8 @@ impl NodePoolSpec {
             .chain(self.slice_problems())
             .chain(self.quantity_problems())
             .chain(self.label_problems())
-            .chain(self.zone_problems());
+            .chain(self.zone_problems())
+            .chain(self.device_problems());
         all.map(|(field, message)| Problem::new(join(path, &field), message)).collect()
     }
 
@@ -494,6 +531,45 @@ impl NodePoolSpec {
                     &format!("machine.extendedResources[{name}]"),
                     "an extended resource is named domain/name, such as \"example.com/fpga\"".into(),
                 );
+            }
+        }
+        problems
+    }
+
+    /// Devices that no ResourceSlice can have.
+    fn device_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut counts: BTreeMap<&str, i32> = BTreeMap::new();
+        for (index, devices) in self.devices.iter().enumerate() {
+            let mut problem =
+                |field: &str, message: String| problems.push((format!("devices[{index}].{field}"), message));
+            for message in names::is_dns1123_subdomain(&devices.driver) {
+                problem("driver", message);
+            }
+            for message in names::is_dns1123_label(devices.device_name()) {
+                problem("name", message);
+            }
+            if let Some(class) = &devices.device_class {
+                for message in names::is_dns1123_subdomain(class) {
+                    problem("deviceClass", message);
+                }
+            }
+            if devices.count < 1 {
+                problem("count", format!("{} is less than 1", devices.count));
+            }
+            let count = counts.entry(&devices.driver).or_default();
+            *count = count.saturating_add(devices.count.max(0));
+            if *count > DEVICES_MAX {
+                problem("count", format!("a machine has {count} devices of this driver, and {DEVICES_MAX} at most"));
+            }
+            for (name, value) in &devices.attributes {
+                let set = [value.string.is_some(), value.int.is_some(), value.bool.is_some(), value.version.is_some()];
+                if set.into_iter().filter(|set| *set).count() != 1 {
+                    problem(
+                        &format!("attributes[{name}]"),
+                        "exactly one of string, int, bool and version must be set".into(),
+                    );
+                }
             }
         }
         problems

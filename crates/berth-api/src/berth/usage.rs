@@ -54,7 +54,7 @@ pub struct Stay {
 }
 
 /// State of a [`Stay`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StayState {
     /// It waits for quota.
     #[default]
@@ -80,6 +80,20 @@ pub enum StayState {
 }
 
 impl StayState {
+    /// All states.
+    pub const ALL: [Self; 10] = [
+        Self::Waiting,
+        Self::Held,
+        Self::Reserved,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Finished,
+        Self::Preempted,
+        Self::Evicted,
+        Self::Deleted,
+    ];
+
     /// The states of jobs that exist: all but [`Self::Deleted`].
     pub const OF_CURRENT: [Self; 9] = [
         Self::Waiting,

@@ -84,6 +84,8 @@ pub mod requeue {
     pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
     /// The LocalQueue admits again.
     pub const LOCAL_QUEUE_RESTARTED: &str = "LocalQueueRestarted";
+    /// The devices of the workload cannot be counted.
+    pub const INADMISSIBLE: &str = "Inadmissible";
 }
 
 /// Reasons of `Finished`.

@@ -22,6 +22,8 @@ pub enum Map<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct OwnedMap<'a> {
     entries: BTreeMap<Key, (Value<'a>, Value<'a>)>,
+    /// The value of every key that has no entry. Such a key is still not in the map.
+    default: Option<Box<Value<'a>>>,
 }
 
 /// A key, equal across number types.
@@ -98,6 +100,11 @@ impl Key {
 }
 
 impl<'a> OwnedMap<'a> {
+    /// An empty map that has this value for every other key.
+    pub(crate) fn with_default(value: Value<'a>) -> Self {
+        OwnedMap { entries: BTreeMap::new(), default: Some(Box::new(value)) }
+    }
+
     /// Adds an entry; fails if the key has an invalid type or exists already.
     pub(crate) fn insert(&mut self, key: Value<'a>, value: Value<'a>) -> Result<(), EvalError> {
         let plain = match &key {
@@ -126,7 +133,12 @@ impl<'a> OwnedMap<'a> {
     }
 
     fn get(&self, key: &Value<'_>) -> Option<&Value<'a>> {
-        self.entries.get(&Key::of(key)?).map(|(_, value)| value)
+        let entry = self.entries.get(&Key::of(key)?).map(|(_, value)| value);
+        entry.or(self.default.as_deref())
+    }
+
+    fn contains(&self, key: &Value<'_>) -> bool {
+        Key::of(key).is_some_and(|key| self.entries.contains_key(&key))
     }
 }
 
@@ -178,6 +190,14 @@ impl<'a> Map<'a> {
             (_, Value::String(key)) => self.get_str(key),
             (Map::Owned(map), key) => map.get(key).cloned().map(Ok),
             _ => None,
+        }
+    }
+
+    /// True if the map has an entry with this key.
+    pub(crate) fn contains(&self, key: &Value<'a>) -> bool {
+        match self {
+            Map::Owned(map) => map.contains(key),
+            Map::Json(..) => self.get(key).is_some(),
         }
     }
 

@@ -14,7 +14,7 @@ mod simulated;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::berth::NodeFaults;
@@ -70,7 +70,8 @@ impl Gpus {
             on_node.entry(node).or_default().push(pod);
         }
         let mut state = self.0.lock();
-        state.simulated.retain(|name, _| nodes.iter().any(|node| node.metadata.name.as_deref() == Some(name)));
+        let names: BTreeSet<&str> = nodes.iter().filter_map(|node| node.metadata.name.as_deref()).collect();
+        state.simulated.retain(|name, _| names.contains(name.as_str()));
         for node in nodes {
             let name = node.name_any();
             let pods = on_node.remove(name.as_str()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Metrics of Jobs.
 
 use berth_apimachinery::exposition::{Exposition, Family, FamilyId, Labels};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use kube::ResourceExt;
 
@@ -23,6 +24,13 @@ pub(super) struct Families {
     completed: FamilyId,
     complete: FamilyId,
     failed: FamilyId,
+}
+
+/// The time at which a Job ended, if it has.
+pub(super) fn ended(job: &Job) -> Option<Timestamp> {
+    let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ends = conditions.filter(|it| matches!(it.type_.as_str(), "Complete" | "Failed") && it.status == "True");
+    ends.next().map(|it| it.last_transition_time.as_ref().map_or(Timestamp::MIN, |at| at.0))
 }
 
 impl Families {

@@ -3,7 +3,7 @@
 //!
 //! Nothing is stored between requests except the GPUs of simulated pods: each request reads the
 //! caches once, and pure functions write the samples of one object. A finished pod has series until
-//! it is deleted, as in kube-state-metrics.
+//! it is deleted, as in kube-state-metrics, unless there are more than [`OBJECTS_MAX`] pods.
 //!
 //! Source: kube-state-metrics 2.x, `docs/metrics`. docs/metrics.md lists the families, and the
 //! differences: series of zero are left out where a state has many possible reasons.
@@ -17,14 +17,15 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use berth_apimachinery::exposition::{Exposition, FamilyId, Labels, label_name};
+use berth_apimachinery::exposition::{Exposition, Family, FamilyId, Labels, label_name};
 use berth_apimachinery::quantity::Quantity as Amount;
-use berth_runtime::{Cache, Clock, Manager};
+use berth_runtime::{Cache, Clock, Manager, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
 
 use crate::gpus::Gpus;
 
@@ -49,7 +50,18 @@ impl std::fmt::Debug for KubeState {
     }
 }
 
+/// Maximum number of pods with series, and of Jobs: a pod has some 7 KB of text. Objects that have not
+/// ended come first, then those that ended last.
+pub const OBJECTS_MAX: usize = 10_000;
+
 impl KubeState {
+    /// The metrics of caches that are filled by hand.
+    pub fn of(nodes: Cache<Node>, pods: Cache<Pod>, jobs: Cache<Job>, clock: Clock) -> Self {
+        let state = Self::default();
+        let _ = state.caches.set(Caches { nodes, pods, jobs, clock });
+        state
+    }
+
     /// Connects the metrics to the objects of this manager's API server.
     pub(crate) fn connect(&self, manager: &mut Manager) {
         let (nodes, pods, jobs) = (manager.nodes(), manager.cache(), manager.cache());
@@ -72,18 +84,56 @@ impl KubeState {
         }
         let families = pod::Families::new(exposition);
         let mut with_gpus = Vec::new();
-        for pod in caches.pods.iter() {
-            families.write(exposition, &pod);
-            if Gpus::uses(&pod) {
-                with_gpus.push(pod);
+        let pods_left_out = bounded(&caches.pods, OBJECTS_MAX, &pod::ended, &mut |pod| {
+            families.write(exposition, pod);
+            if Gpus::uses(pod) {
+                with_gpus.push(pod.clone());
             }
-        }
+        });
         let families = job::Families::new(exposition);
-        for job in caches.jobs.iter() {
-            families.write(exposition, &job);
+        let jobs_left_out = bounded(&caches.jobs, OBJECTS_MAX, &job::ended, &mut |job| families.write(exposition, job));
+        for (kind, count) in [("pods", pods_left_out), ("jobs", jobs_left_out)] {
+            exposition.add(&LEFT_OUT, &[("kind", kind)], count as f64);
         }
         self.gpus.write(exposition, &nodes, &with_gpus, caches.clock.now());
     }
+}
+
+const LEFT_OUT: Family =
+    Family::gauge("berth_kube_state_objects_left_out", "Objects without series, because there are too many objects");
+
+/// Passes at most `max` objects to `write`: those that have not ended, then the last ones that ended. Returns
+/// the number of the other ones.
+fn bounded<K>(
+    cache: &Cache<K>,
+    max: usize,
+    ended: &dyn Fn(&K) -> Option<Timestamp>,
+    write: &mut dyn FnMut(&Arc<K>),
+) -> usize
+where
+    K: Resource<DynamicType = ()> + 'static,
+{
+    let (mut written, mut all_ended) = (0, Vec::new());
+    let (mut left_out, is_small) = (0, cache.len() <= max);
+    for object in cache.iter() {
+        match ended(&object).filter(|_| !is_small) {
+            // Objects may be packed: only their keys are kept.
+            Some(at) => all_ended.push((at, ObjectKey::of(&*object))),
+            None if written < max => {
+                write(&object);
+                written += 1;
+            }
+            None => left_out += 1,
+        }
+    }
+    all_ended.sort_unstable_by(|a, b| b.cmp(a));
+    let room = all_ended.len().min(max - written);
+    for (_, key) in &all_ended[..room] {
+        if let Some(object) = cache.get(key) {
+            write(&object);
+        }
+    }
+    left_out + all_ended.len() - room
 }
 
 /// 1 for true.

@@ -136,6 +136,13 @@ impl Families {
     }
 }
 
+/// The time at which a pod ended, if it has.
+pub(super) fn ended(pod: &Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref()?;
+    let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    has_ended.then(|| completion(status).unwrap_or(Timestamp::MIN))
+}
+
 /// The time at which the last container of a finished pod ended.
 fn completion(status: &PodStatus) -> Option<Timestamp> {
     if !matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {

@@ -132,3 +132,31 @@ fn a_pod_has_a_limited_number_of_series() {
     assert_eq!(series, 28 * pods.len());
     assert!(text.len() < 5_000 * pods.len(), "{} bytes", text.len());
 }
+
+#[test]
+fn of_too_many_objects_those_that_ended_first_have_no_series() {
+    let pod = |name: &str, phase: &str, minute: u32| -> Pod {
+        let finished = format!("2026-01-01T00:{minute:02}:00Z");
+        read(json!({"metadata": {"name": name, "namespace": "team", "resourceVersion": "1"},
+            "status": {"phase": phase, "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"terminated": {"exitCode": 0, "finishedAt": finished}}}]}}))
+    };
+    let pods = Cache::for_tests([
+        pod("old", "Succeeded", 1),
+        pod("last", "Failed", 9),
+        pod("running", "Running", 0),
+        pod("middle", "Succeeded", 5),
+    ]);
+    let written = |max: usize| {
+        let mut names = Vec::new();
+        let left_out = bounded(&pods, max, &pod::ended, &mut |pod| names.extend(pod.metadata.name.clone()));
+        (names.join(" "), left_out)
+    };
+    assert_eq!(written(3), ("running last middle".to_owned(), 1));
+    assert_eq!(written(0), (String::new(), 4));
+    assert_eq!(written(4).1, 0);
+    let clock = Clock::scaled("2026-01-01T01:00:00Z".parse().expect("a time"), 1.0);
+    let state = KubeState::of(Cache::for_tests([]), pods.clone(), Cache::for_tests([]), clock);
+    let text = Exposition::text(|exposition| state.write(exposition));
+    assert_has(&text, &[r#"berth_kube_state_objects_left_out{kind="pods"} 0"#]);
+}

@@ -34,6 +34,8 @@ impl ServiceAddresses for ClusterIps {
 pub struct KubeletOptions {
     /// Addresses of the cluster's DNS servers. If empty, pods use the host's DNS servers.
     pub cluster_dns: Vec<IpAddr>,
+    /// Like `cluster_dns`, for pods on the host's network.
+    pub cluster_dns_on_host: Vec<IpAddr>,
     /// Domain of the cluster: `cluster.local`.
     pub cluster_domain: String,
     /// Address of the node, as pods see it.
@@ -50,6 +52,7 @@ impl Default for KubeletOptions {
     fn default() -> Self {
         Self {
             cluster_dns: Vec::new(),
+            cluster_dns_on_host: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             host_ip: "127.0.0.1".to_owned(),
             host_dns: DnsConfig::default(),

@@ -7,11 +7,13 @@ use berth_runtime::ObjectKey;
 
 use super::gangs::Gang;
 use super::state::{Decision, Preparing, State};
-use crate::scheduling::PodInfo;
+use crate::scheduling::{PodInfo, device_claims_of};
 
 impl State {
     /// Counts the pod on its node, and returns the first write.
     pub(super) fn assume(&mut self, pod: Arc<PodInfo>, node: String) -> Decision {
+        // The needs refer to a state of the devices, which would be copied for the next choice.
+        let pod = if pod.claims_devices() { Arc::new(pod.without_device_needs()) } else { pod };
         self.count_on(&pod, &node);
         self.first_write(pod, node)
     }
@@ -21,6 +23,11 @@ impl State {
         self.stop_waiting(&pod.key);
         self.assumed.insert(pod.key.clone());
         self.cluster.place(pod.clone(), node);
+        if pod.claims_devices()
+            && let Some(node) = self.cluster.node(node)
+        {
+            self.storage.devices.choose(&pod.pod, node.name(), node.labels());
+        }
     }
 
     /// The first write for a pod that counts on its node.
@@ -125,12 +132,22 @@ impl State {
         }
     }
 
+    /// Reverts the choice of devices for a pod. The choice for a claim that the API shows as allocated
+    /// is none any more.
+    fn give_back_devices(&mut self, key: &ObjectKey) {
+        let Some(pod) = self.cluster.pod(key).filter(|pod| pod.claims_devices()).cloned() else { return };
+        for claim in device_claims_of(&pod.pod).unwrap_or_default() {
+            self.storage.devices.give_back(&claim);
+        }
+    }
+
     /// Stops counting an assumed pod. Returns true if the pod was assumed.
     pub(super) fn stop_assuming(&mut self, key: &ObjectKey) -> bool {
         if self.preparing.contains_key(key) {
             self.stop_preparing(key);
         }
         self.gangs.release(key);
+        self.give_back_devices(key);
         self.assumed.remove(key)
     }
 }

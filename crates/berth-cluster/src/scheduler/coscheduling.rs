@@ -95,8 +95,8 @@ impl State {
         now: Timestamp,
     ) -> Result<Rules, String> {
         let Some(rules) = self.gangs.rules(gang) else { return Err("PodGroup not found".into()) };
-        if let Some(why) = &pod.volumes().blocked {
-            return Err(why.clone());
+        if let Some(why) = pod.blocked() {
+            return Err(why.to_owned());
         }
         let memory = self.gangs.memory(gang);
         if memory.is_some_and(|memory| memory.back_off_until.is_some()) {

@@ -149,7 +149,7 @@ impl State {
     /// Tries a pod that does not have to wait for a gang.
     pub(super) fn try_single(&mut self, waiting: &Waiting, round: &mut Round, decisions: &mut Vec<Decision>) {
         let pod = self.with_volumes(waiting.pod.clone());
-        if let Some(why) = &pod.volumes().blocked {
+        if let Some(why) = pod.blocked() {
             decisions.extend(self.blocked(&pod, why, &waiting.profile));
             return;
         }
@@ -220,7 +220,7 @@ impl State {
 
     /// The pod with the current requirements of its claims.
     pub(super) fn with_volumes(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
-        if pod.claims().next().is_none() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
+        if !pod.has_claims() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
     }
 
     /// The decision for a pod that no node can take for this reason; `None` if its condition has
@@ -241,7 +241,7 @@ impl State {
 
     fn could_take(&self, node: &str, pod: &PodInfo) -> bool {
         let Some(node) = self.cluster.node(node) else { return false };
-        let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
+        let resolved = pod.has_claims().then(|| pod.with_volumes(&self.storage));
         match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
             // The pod fits only if pods of lower priority are evicted.

@@ -6,7 +6,7 @@
 //!
 //! A pod whose claims wait for their first consumer is decided in two steps. First its node is
 //! written to the claims (or to volumes that exist there). The pod is bound once the claims are
-//! bound.
+//! bound. Devices for a pod's claims are written just before the pod is bound ([`devices`]).
 //!
 //! A pod chooses one of several schedulers by `spec.schedulerName` ([`profile`]). All of them share
 //! the state, so they never give the same room twice. Some place gangs: pod by pod with
@@ -17,6 +17,7 @@
 mod assume;
 mod coscheduling;
 mod decide;
+mod devices;
 mod gangs;
 mod group_preemption;
 mod profile;
@@ -43,6 +44,7 @@ use k8s_openapi::api::core::v1::{
     Binding, ConfigMap, Namespace, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -74,6 +76,9 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let pod_groups: Cache<PodGroup> = manager.cache_if_served();
     let config_maps: Cache<ConfigMap> = manager.cache();
     let budgets: Cache<PodDisruptionBudget> = manager.cache();
+    let device_claims: Cache<ResourceClaim> = manager.cache();
+    let device_classes: Cache<DeviceClass> = manager.cache();
+    let device_slices: Cache<ResourceSlice> = manager.cache();
     let profiles = Profile::all(configuration);
     let recorders = profiles.iter().map(|profile| (profile.name.clone(), manager.recorder(&profile.name))).collect();
     let state = Arc::new(Mutex::new(State::new(profiles)));
@@ -85,12 +90,14 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         pods: pods.clone(),
         claims: claims.clone(),
         volumes: volumes.clone(),
+        device_claims: device_claims.clone(),
         config_maps: config_maps.clone(),
         state: state.clone(),
     };
     let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state.clone());
     let (on_pod_group, on_config_map, on_budget) = (state.clone(), state.clone(), state.clone());
-    let (on_claim, on_volume, on_class) = (state.clone(), state.clone(), state);
+    let (on_claim, on_volume, on_class) = (state.clone(), state.clone(), state.clone());
+    let (on_device_claim, on_device_class, on_slice) = (state.clone(), state.clone(), state);
     let builder = manager.controller("scheduler");
     let queue = builder.queue();
     let wake = move |wake: Wake| -> Option<ObjectKey> {
@@ -104,6 +111,7 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let (wake_for_node, wake_for_claim) = (wake.clone(), wake.clone());
     let (wake_for_volume, wake_for_class) = (wake.clone(), wake.clone());
     let (wake_for_pod_group, wake_for_config_map) = (wake.clone(), wake.clone());
+    let (wake_for_device_claim, wake_for_device_class, wake_for_slice) = (wake.clone(), wake.clone(), wake.clone());
     builder
         .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&nodes, move |delta| wake_for_node(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
@@ -121,6 +129,18 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         .watch(&classes, move |delta| {
             let name = delta.latest().name_any();
             wake_for_class(lock(&on_class).class_changed(&name, delta.new.as_ref()))
+        })
+        .watch(&device_claims, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            wake_for_device_claim(lock(&on_device_claim).device_claim_changed(&key, delta.new.as_ref()))
+        })
+        .watch(&device_classes, move |delta| {
+            let name = delta.latest().name_any();
+            wake_for_device_class(lock(&on_device_class).device_class_changed(&name, delta.new.as_ref()))
+        })
+        .watch(&device_slices, move |delta| {
+            let name = delta.latest().name_any();
+            wake_for_slice(lock(&on_slice).device_slice_changed(&name, delta.new.as_ref()))
         })
         .watch(&budgets, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
@@ -157,6 +177,7 @@ struct Scheduler {
     pods: Cache<Pod>,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
+    device_claims: Cache<ResourceClaim>,
     config_maps: Cache<ConfigMap>,
     state: Arc<Mutex<State>>,
 }
@@ -236,6 +257,17 @@ impl Scheduler {
     }
 
     async fn bind(&self, pod: &PodInfo, node: &str) -> bool {
+        if pod.claims_devices() {
+            let allocated = self.allocate(pod).await.unwrap_or_else(|error| {
+                let error = berth_runtime::brief(&error);
+                tracing::warn!(pod = %pod.key, node, %error, "devices cannot be allocated");
+                false
+            });
+            if !allocated {
+                lock(&self.state).binding_failed(&pod.key);
+                return false;
+            }
+        }
         let meta = &pod.pod.metadata;
         let binding = Binding {
             metadata: ObjectMeta {

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use berth_api::scheduling::PodGroup;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodResourceClaimStatus,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
@@ -134,6 +137,8 @@ pub struct State {
     pub(super) storage: Storage,
     /// Pods without a node that use claims, by claim.
     pub(super) users: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// Pods without a node that claim devices.
+    pub(super) device_users: BTreeSet<ObjectKey>,
     /// Assumed pods whose claims, or the claims of whose gang, wait for volumes.
     pub(super) preparing: BTreeMap<ObjectKey, Preparing>,
     /// Assumed pods whose claims have changed.
@@ -171,6 +176,7 @@ impl State {
             assumed: BTreeSet::new(),
             storage: Storage::default(),
             users: BTreeMap::new(),
+            device_users: BTreeSet::new(),
             preparing: BTreeMap::new(),
             to_check: BTreeSet::new(),
             gangs: Gangs::default(),
@@ -221,6 +227,7 @@ impl State {
             old.spec == info.pod.spec
                 && old.metadata.labels == info.pod.metadata.labels
                 && old.metadata.uid == info.pod.metadata.uid
+                && created_claims(old) == created_claims(&info.pod)
         });
         let info = Arc::new(info);
         if let Some(node) = info.nominated_node().map(str::to_owned) {
@@ -427,6 +434,44 @@ impl State {
         self.soon()
     }
 
+    /// Applies a change to a claim of devices.
+    pub fn device_claim_changed(&mut self, key: &ObjectKey, new: Option<&Arc<ResourceClaim>>) -> Wake {
+        self.storage.devices.set_claim(key, new.cloned());
+        self.try_device_users()
+    }
+
+    /// Applies a change to a device class.
+    pub fn device_class_changed(&mut self, name: &str, new: Option<&Arc<DeviceClass>>) -> Wake {
+        self.storage.devices.set_class(name, new.cloned());
+        self.try_device_users()
+    }
+
+    /// Applies a change to published devices.
+    pub fn device_slice_changed(&mut self, name: &str, new: Option<&Arc<ResourceSlice>>) -> Wake {
+        self.storage.devices.set_slice(name, new.cloned());
+        self.try_device_users()
+    }
+
+    fn try_device_users(&mut self) -> Wake {
+        if self.device_users.is_empty() {
+            return Wake::Never;
+        }
+        for pod in self.device_users.clone() {
+            self.try_again(&pod);
+        }
+        self.soon()
+    }
+
+    /// The claim of devices with this key, as last seen.
+    pub fn device_claim(&self, key: &ObjectKey) -> Option<Arc<ResourceClaim>> {
+        self.storage.devices.claim(key).cloned()
+    }
+
+    /// The devices that were chosen for a claim and are not written yet.
+    pub fn chosen_devices(&self, claim: &ObjectKey) -> Option<Arc<AllocationResult>> {
+        self.storage.devices.chosen(claim)
+    }
+
     fn try_users_of(&mut self, claim: &ObjectKey) -> Wake {
         for pod in self.users.get(claim).cloned().unwrap_or_default() {
             self.try_again(&pod);
@@ -500,7 +545,12 @@ impl State {
             self.active.insert(turn.clone(), pod.key.clone());
         }
         self.turns.insert(turn.clone(), pod.key.clone());
-        let class = (!pod.depends_on_pods()).then(|| pod.class().clone());
+        // Claims of equal pods differ: some may have devices already.
+        let has_class = !pod.depends_on_pods() && !pod.claims_devices();
+        let class = has_class.then(|| pod.class().clone());
+        if pod.claims_devices() {
+            self.device_users.insert(pod.key.clone());
+        }
         for claim in pod.claims() {
             self.users.entry(claim).or_default().insert(pod.key.clone());
         }
@@ -528,7 +578,13 @@ impl State {
         if let Some(Waiting { turn, pod, .. }) = self.waiting.remove(key) {
             self.active.remove(&turn);
             self.turns.remove(&turn);
+            self.device_users.remove(key);
             self.forget_uses(&pod);
         }
     }
+}
+
+/// The claims that were created for a pod.
+fn created_claims(pod: &Pod) -> Option<&Vec<PodResourceClaimStatus>> {
+    pod.status.as_ref()?.resource_claim_statuses.as_ref()
 }

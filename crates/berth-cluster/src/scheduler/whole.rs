@@ -110,7 +110,7 @@ impl State {
         let topology = self.gangs.topology(topology_namespace)?;
         let waiting = in_order(waiting, |pod| &pod.key.name);
         let waiting: Vec<_> = waiting.into_iter().map(|pod| self.with_volumes(pod)).collect();
-        if let Some(why) = waiting.iter().find_map(|pod| pod.volumes().blocked.clone()) {
+        if let Some(why) = waiting.iter().find_map(|pod| pod.blocked().map(str::to_owned)) {
             return Err(why);
         }
         if gang.kind == GangKind::Whole {
@@ -196,13 +196,13 @@ impl State {
             // Volumes that an earlier pod of the gang has taken are no longer free.
             let pod = self.with_volumes(pod.clone());
             let node = plan.node(*node).to_owned();
-            if has_unbound && !can_place(&pod, &self.cluster, &node) {
+            if (has_unbound || pod.claims_devices()) && !can_place(&pod, &self.cluster, &node) {
                 for pod in counted {
                     self.stop_assuming(&pod.key);
                     self.cluster.remove_pod(&pod.key);
                     self.enqueue(pod, false);
                 }
-                return Err(format!("the claims of the pods of {} cannot all have volumes", gang.title()));
+                return Err(format!("the claims of the pods of {} cannot all have volumes or devices", gang.title()));
             }
             self.count_on(&pod, &node);
             counted.push(pod.clone());

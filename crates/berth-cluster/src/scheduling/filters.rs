@@ -49,8 +49,10 @@ pub enum Unfit {
     NoVolume,
     /// Another pod uses a claim that only one pod may use.
     ClaimInUse,
-    /// The pod has claims of devices (`spec.resourceClaims`), which Berth does not allocate.
+    /// The node does not have the devices that the pod claims.
     Devices,
+    /// The claims of the pod have devices that the node cannot use.
+    DevicesElsewhere,
 }
 
 impl Unfit {
@@ -70,6 +72,7 @@ impl Unfit {
                 | Self::VolumeZone
                 | Self::NoVolume
                 | Self::Devices
+                | Self::DevicesElsewhere
         )
     }
 }
@@ -101,6 +104,7 @@ impl std::fmt::Display for Unfit {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
             ),
             Self::Devices => f.write_str("cannot allocate all claims"),
+            Self::DevicesElsewhere => f.write_str("node(s) cannot use the devices that the claims have"),
         }
     }
 }
@@ -143,5 +147,10 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
         return Err(reasons);
     }
     pod.volumes().on(node.name(), node.labels()).map_err(|reason| vec![reason])?;
-    if pod.claims_devices() { Err(vec![Unfit::Devices]) } else { Ok(()) }
+    match pod.devices() {
+        Some(devices) => devices.on(node.name(), node.labels()).map(drop).map_err(|reason| vec![reason]),
+        // Claims that were not looked up cannot be allocated.
+        None if pod.claims_devices() => Err(vec![Unfit::Devices]),
+        None => Ok(()),
+    }
 }

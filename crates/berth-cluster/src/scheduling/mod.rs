@@ -5,7 +5,9 @@
 //! chooses the node of a pod; the filters return the reasons against a node, in kube-scheduler's
 //! words. Nothing here knows a clock, the API, or the calling controller.
 
+mod allocator;
 mod cluster;
+mod devices;
 mod domains;
 mod filters;
 mod matching;
@@ -19,6 +21,7 @@ mod scoring;
 mod volumes;
 
 pub use cluster::{Cluster, NodeState};
+pub use devices::{DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, owner as claim_owner};
 pub use filters::{Unfit, fits};
 pub use matching::{
     Labels, matches_label_selector, matches_node_affinity, matches_node_selector, tolerates, untolerated,

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     TopologySpreadConstraint,
 };
 
-use super::{Resources, Storage, VolumeNeeds};
+use super::{DeviceNeeds, Resources, Storage, VolumeNeeds};
 
 /// The annotation with the ProvisioningRequest that a pod consumes, and its older name.
 const CONSUMED_REQUEST: [&str; 2] = [
@@ -30,6 +30,7 @@ pub struct PodInfo {
     pub priority: i32,
     class: OnceLock<Arc<str>>,
     volumes: Arc<VolumeNeeds>,
+    devices: Option<Arc<DeviceNeeds>>,
 }
 
 impl PodInfo {
@@ -38,17 +39,39 @@ impl PodInfo {
         let key = ObjectKey::of(pod.as_ref());
         let requests = pod.spec.as_ref().map(Resources::of_pod).unwrap_or_default();
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-        Self { key, pod, requests, priority, class: OnceLock::new(), volumes: Arc::default() }
+        Self { key, pod, requests, priority, class: OnceLock::new(), volumes: Arc::default(), devices: None }
     }
 
-    /// The same pod with the requirements of its claims.
+    /// The same pod with the requirements of its claims, of volumes and of devices.
     pub fn with_volumes(&self, storage: &Storage) -> Self {
-        Self { volumes: Arc::new(storage.needs(&self.pod)), ..self.clone() }
+        let devices = self.claims_devices().then(|| Arc::new(storage.devices.needs(&self.pod)));
+        Self { volumes: Arc::new(storage.needs(&self.pod)), devices, ..self.clone() }
+    }
+
+    /// The same pod without the requirements of its claims of devices, once devices are chosen.
+    pub fn without_device_needs(&self) -> Self {
+        Self { devices: None, ..self.clone() }
     }
 
     /// The requirements of its claims; none before [`PodInfo::with_volumes`].
     pub fn volumes(&self) -> &VolumeNeeds {
         &self.volumes
+    }
+
+    /// The requirements of its claims of devices; none before [`PodInfo::with_volumes`].
+    pub fn devices(&self) -> Option<&DeviceNeeds> {
+        self.devices.as_deref()
+    }
+
+    /// True if it has claims, of volumes or of devices.
+    pub fn has_claims(&self) -> bool {
+        self.claims_devices() || self.claims().next().is_some()
+    }
+
+    /// Why its claims cannot be used on any node now.
+    pub fn blocked(&self) -> Option<&str> {
+        let of_devices = || self.devices().and_then(|devices| devices.blocked.as_deref());
+        self.volumes.blocked.as_deref().or_else(of_devices)
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -126,11 +149,6 @@ impl PodInfo {
     /// The ProvisioningRequest that it consumes, if it has one.
     pub fn consumed_request(&self) -> Option<&str> {
         consumed_request(&self.pod)
-    }
-
-    /// True if it has claims of devices.
-    pub fn claims_devices(&self) -> bool {
-        self.spec().and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty())
     }
 
     /// Labels that its node must have.

@@ -51,7 +51,7 @@ pub fn can_place(pod: &PodInfo, cluster: &Cluster, node: &str) -> bool {
 /// True if the numbers of [`room`] may be too large for pods like this one: they may exclude each
 /// other, or their claims differ.
 pub fn needs_check(pod: &PodInfo, cluster: &Cluster) -> bool {
-    pod.depends_on_pods() || pod.claims().next().is_some() || cluster.exclusive_pods().next().is_some()
+    pod.depends_on_pods() || pod.has_claims() || cluster.exclusive_pods().next().is_some()
 }
 
 fn room_on(

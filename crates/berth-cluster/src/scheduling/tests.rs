@@ -109,7 +109,7 @@ fn each_node_reports_its_first_reason_against_a_pod() {
 }
 
 #[test]
-fn a_pod_that_claims_devices_fits_nowhere() {
+fn a_pod_whose_claims_of_devices_were_not_looked_up_fits_nowhere() {
     let cluster = cluster(&[node("n1", json!({})), node("n2", json!({}))], &[]);
     let claims = json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}});
     assert_eq!(check(&pod("p", claims), &cluster), "0/2 nodes are available: 2 cannot allocate all claims.");

@@ -15,7 +15,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::matching::Labels;
-use super::{PodInfo, Unfit};
+use super::{DeviceStore, PodInfo, Unfit};
 use crate::storage::facts::{
     NO_PROVISIONER, SELECTED_NODE, Use, check_created_for, claim_annotation, claim_key, claim_phase, claim_ref,
     class_of_claim, class_of_volume, is_bound, is_for_one_pod, requested, uses, volume_name, waits_for_consumer,
@@ -25,7 +25,7 @@ use crate::storage::matching::{self, Place, Search};
 /// Labels of volumes that can be reached in some zones or regions only.
 const ZONE_LABELS: [&str; 4] = [well_known::ZONE, well_known::REGION, well_known::ZONE_BETA, well_known::REGION_BETA];
 
-/// Claims, volumes and storage classes.
+/// Claims, volumes, storage classes and devices.
 #[derive(Clone, Debug, Default)]
 pub struct Storage {
     claims: BTreeMap<ObjectKey, Arc<PersistentVolumeClaim>>,
@@ -37,6 +37,8 @@ pub struct Storage {
     classes: BTreeMap<String, Arc<StorageClass>>,
     /// Volumes that decisions assigned to claims, until the API shows it.
     taken: BTreeMap<String, ObjectKey>,
+    /// Claims of devices, and the devices.
+    pub devices: DeviceStore,
 }
 
 impl Storage {

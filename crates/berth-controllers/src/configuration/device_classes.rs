@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
+use berth_cel::device::Selector;
 use serde_json::json;
 
 use super::file::{DeviceClassMapping, DeviceSource, Resources};
@@ -165,8 +166,12 @@ fn figure(source: &DeviceSource, at: &Path<'_>, name_rule: fn(&str, &Path<'_>) -
         errors.extend(one_error(problems, &source.driver, &path));
     }
     let expression = source.device_selector.cel.as_ref().map_or("", |cel| cel.expression.as_str());
+    let path = at.child("deviceSelector");
     if expression.is_empty() {
-        errors.push(Error::required(&at.child("deviceSelector"), "must have a CEL expression"));
+        errors.push(Error::required(&path, "must have a CEL expression"));
+    } else if let Err(problem) = Selector::compile(expression) {
+        let path = path.child("cel");
+        errors.push(Error::invalid(&path.child("expression"), expression, problem));
     }
     errors
 }

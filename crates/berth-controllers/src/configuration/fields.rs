@@ -131,7 +131,7 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
         (
             "resources.deviceClassMappings",
             json!({"resources": {"deviceClassMappings": [{"name": "gpu", "deviceClassNames": ["gpu.example.com"]}]}}),
-            Refused,
+            Honoured,
         ),
         ("featureGates", json!({"featureGates": {"PriorityBoost": true}}), Honoured),
         (

@@ -386,10 +386,9 @@ mod tests {
     fn unsupported_settings_are_rejected_by_name() {
         let file = json!({
             "multiKueue": {"origin": "here"},
-            "resources": {"deviceClassMappings": [{"name": "gpu", "deviceClassNames": ["gpu.example.com"]}]},
             "featureGates": {"SchedulerLibraryIntegration": true},
         });
-        let expected = ["multiKueue", "resources.deviceClassMappings", "featureGates[SchedulerLibraryIntegration]"];
+        let expected = ["multiKueue", "featureGates[SchedulerLibraryIntegration]"];
         assert_eq!(fields(read(file)), expected);
     }
 }

@@ -243,6 +243,7 @@ impl Config {
             resources: Resources {
                 exclude_resource_prefixes: resources.exclude_resource_prefixes,
                 transformations: resources.transformations.into_iter().map(ResourceTransformation::of_file).collect(),
+                device_class_mappings: resources.device_class_mappings,
                 quota_check_strategy: match resources.quota_check_strategy.as_deref() {
                     Some("IgnoreUndeclared") => QuotaCheckStrategy::IgnoreUndeclared,
                     _ => QuotaCheckStrategy::BlockUndeclared,
@@ -571,6 +572,8 @@ pub struct Resources {
     pub exclude_resource_prefixes: Vec<String>,
     /// Resources that are counted as others.
     pub transformations: Vec<ResourceTransformation>,
+    /// Device classes that are counted as resources.
+    pub device_class_mappings: Vec<file::DeviceClassMapping>,
     /// How resources without quota are treated.
     pub quota_check_strategy: QuotaCheckStrategy,
 }

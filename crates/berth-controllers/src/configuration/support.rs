@@ -53,11 +53,6 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     if file.multi_kueue.is_some() {
         errors.push(Error::forbidden(&Path::new("multiKueue"), "Berth does not dispatch to other clusters"));
     }
-    if file.resources.as_ref().is_some_and(|resources| !resources.device_class_mappings.is_empty()) {
-        let path = Path::new("resources");
-        let detail = "Berth does not count devices of dynamic resource allocation";
-        errors.push(Error::forbidden(&path.child("deviceClassMappings"), detail));
-    }
     let path = Path::new("metrics");
     if !file.metrics.custom_labels.is_empty() && file.feature_gates.get(Gate::CustomMetricLabels.name()) != Some(&true)
     {
@@ -144,8 +139,7 @@ mod tests {
             // Berth does not dispatch workloads, but MultiKueue's gates affect defaults and
             // conditions that recorded cases cover.
             let listed = gate.support() != Support::Full;
-            let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
-            let partly = name.starts_with("MultiKueue") || both.contains(gate);
+            let partly = name.starts_with("MultiKueue");
             let locked = *gate == Gate::ManagedJobsNamespaceSelectorAlwaysRespected;
             assert!(used != listed || partly || locked, "{name}: used {used}, listed {listed}");
         }

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
 use serde::de::DeserializeOwned;
 
 /// Number of files that the size limit is divided into.
@@ -30,6 +31,8 @@ pub(super) fn private(options: &mut OpenOptions) -> &mut OpenOptions {
 pub(super) struct Series<'a> {
     pub folder: &'a Path,
     pub prefix: &'a str,
+    /// A text that the lines of wanted records contain; empty for all lines.
+    pub text: &'a str,
 }
 
 impl Series<'_> {
@@ -56,7 +59,11 @@ impl Series<'_> {
         let path = self.path(number);
         let mut unreadable = 0_usize;
         for line in BufReader::new(File::open(&path)?).split(b'\n') {
-            match serde_json::from_slice(&line?) {
+            let line = line?;
+            if !self.text.is_empty() && memmem::find(&line, self.text.as_bytes()).is_none() {
+                continue;
+            }
+            match serde_json::from_slice(&line) {
                 Ok(record) => each(record),
                 Err(_) => unreadable += 1,
             }
@@ -91,7 +98,7 @@ impl Files {
     /// Opens the newest file of a series, or its first one. `size_max`, in bytes, limits all its
     /// files together.
     pub(super) fn open(folder: &Path, prefix: &'static str, size_max: u64) -> io::Result<Self> {
-        let series = Series { folder, prefix };
+        let series = Series { folder, prefix, text: "" };
         let number = series.numbers()?.last().copied().unwrap_or(1);
         let (file, length) = open_end(&series.path(number))?;
         let file_max = (size_max / FILES).max(FILE_MIN);
@@ -119,7 +126,7 @@ impl Files {
 
     fn rotate(&mut self) -> io::Result<()> {
         let next = self.number + 1;
-        let series = Series { folder: &self.folder, prefix: self.prefix };
+        let series = Series { folder: &self.folder, prefix: self.prefix, text: "" };
         (self.file, self.length) = open_end(&series.path(next))?;
         self.number = next;
         for number in series.numbers()?.into_iter().filter(|number| number + FILES <= next) {
@@ -171,7 +178,7 @@ mod tests {
         for number in 0..2 * FILES {
             files.append(format!("{}\n", json!({"number": number})).as_bytes()).expect("written");
         }
-        let series = Series { folder: folder.path(), prefix: "a-" };
+        let series = Series { folder: folder.path(), prefix: "a-", text: "" };
         let left = series.numbers().expect("files");
         assert_eq!(left, (FILES + 1..=2 * FILES).collect::<Vec<_>>());
         let mut last = Value::Null;

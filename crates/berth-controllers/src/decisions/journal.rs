@@ -126,7 +126,7 @@ fn lock(folder: &Path) -> Result<File, JournalError> {
 
 /// The newest records of whole files, oldest first, until there are as many as memory keeps.
 fn read_back(folder: &Path) -> io::Result<Vec<DecisionRecord>> {
-    let series = Series { folder, prefix: DECISIONS };
+    let series = Series { folder, prefix: DECISIONS, text: "" };
     let mut newest_first = Vec::new();
     for number in series.numbers()?.into_iter().rev() {
         if newest_first.len() >= WAITS_MAX + OTHERS_MAX {
@@ -145,7 +145,16 @@ fn read_back(folder: &Path) -> io::Result<Vec<DecisionRecord>> {
 /// # Errors
 /// The folder cannot be read.
 pub fn each_stay(folder: &Path, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
-    let series = Series { folder, prefix: USAGE };
+    each_stay_with(folder, "", each)
+}
+
+/// Like [`each_stay`], but only stays whose line contains a text, such as a name: the other lines are
+/// not parsed.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn each_stay_with(folder: &Path, text: &str, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
+    let series = Series { folder, prefix: USAGE, text };
     series.numbers()?.into_iter().for_each(|number| series.read_if_possible(number, each));
     Ok(())
 }
@@ -155,7 +164,15 @@ pub fn each_stay(folder: &Path, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
 /// # Errors
 /// The folder cannot be read.
 pub fn each_decision(folder: &Path, each: &mut dyn FnMut(DecisionRecord)) -> io::Result<()> {
-    let series = Series { folder, prefix: DECISIONS };
+    each_decision_with(folder, "", each)
+}
+
+/// Like [`each_decision`], but only decisions whose line contains a text.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn each_decision_with(folder: &Path, text: &str, each: &mut dyn FnMut(DecisionRecord)) -> io::Result<()> {
+    let series = Series { folder, prefix: DECISIONS, text };
     series.numbers()?.into_iter().for_each(|number| series.read_if_possible(number, each));
     Ok(())
 }
@@ -235,7 +252,7 @@ mod tests {
     const SIZES: Sizes = Sizes { decisions: 0, usage: 0 };
 
     fn first(folder: &Path) -> PathBuf {
-        Series { folder, prefix: DECISIONS }.path(1)
+        Series { folder, prefix: DECISIONS, text: "" }.path(1)
     }
 
     fn record(name: &str, reason: &str) -> DecisionRecord {
@@ -321,6 +338,9 @@ mod tests {
         let mut uids = Vec::new();
         each_stay(folder.path(), &mut |stay| uids.push(stay.uid)).expect("the files");
         assert_eq!(uids, ["a", "b"]);
+        uids.clear();
+        each_stay_with(folder.path(), "\"b\"", &mut |stay| uids.push(stay.uid)).expect("the files");
+        assert_eq!(uids, ["b"], "lines without the text are left out");
         let mut decided = 0;
         each_decision(folder.path(), &mut |_| decided += 1).expect("the files");
         assert_eq!(decided, 0);

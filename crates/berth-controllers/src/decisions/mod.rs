@@ -283,16 +283,17 @@ impl Decisions {
     }
 
     /// Passes the known stays that ended to `each`: those of the journal, oldest first, or else those
-    /// in memory. Reads the files of the journal, which takes a second per 256 MiB.
+    /// in memory. Reads the files of the journal, which takes a second per 256 MiB, and parses only the
+    /// lines that contain `text`.
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub fn each_stay(&self, each: &mut dyn FnMut(&Stay)) -> io::Result<()> {
+    pub fn each_stay(&self, text: &str, each: &mut dyn FnMut(&Stay)) -> io::Result<()> {
         let kept = self.inner.stays.lock().kept();
         if let Some(folder) = self.journal_folder() {
             // The last stays may not be on disk yet.
             let in_memory: std::collections::HashSet<_> = kept.iter().map(|stay| end_of(stay)).collect();
-            journal::each_stay(&folder, &mut |stay| {
+            journal::each_stay_with(&folder, text, &mut |stay| {
                 if !in_memory.contains(&end_of(&stay)) {
                     each(&stay);
                 }
@@ -323,7 +324,7 @@ impl Decisions {
     pub fn all_of(&self, key: &ObjectKey, uid: &str) -> io::Result<Vec<DecisionRecord>> {
         let mut found = Vec::new();
         if let Some(folder) = self.journal_folder() {
-            journal::each_decision(&folder, &mut |record| {
+            journal::each_decision_with(&folder, uid, &mut |record| {
                 if record.uid == uid {
                     found.push(record);
                 }

@@ -207,6 +207,11 @@ impl Listable {
         self.everywhere || self.namespaces.contains(namespace)
     }
 
+    /// True if workloads of all namespaces may be named, also of those that were not reviewed.
+    pub(super) fn is_everywhere(&self) -> bool {
+        self.everywhere
+    }
+
     /// Why some workloads are not named.
     pub(super) fn why(&self) -> Withheld {
         let (reason, message) = match (&self.failed, self.has_more) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
 use berth_api::berth::explanation::{GROUP, VERSION, Withheld};
-use berth_api::berth::usage::{Stay, Stays, WithheldUsage};
+use berth_api::berth::usage::{Stay, StayState, Stays, WithheldUsage};
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -48,11 +48,39 @@ impl From<tokio::task::JoinError> for Unreported {
     }
 }
 
+/// States of stays that go on.
+const GOING_ON: [StayState; 4] = [StayState::Waiting, StayState::Held, StayState::Reserved, StayState::Running];
+
 /// The newest stays of one namespace.
 #[derive(Default)]
 struct Newest {
     stays: VecDeque<Stay>,
     count: usize,
+}
+
+impl Newest {
+    fn add(&mut self, stay: &Stay, limit: usize) {
+        self.count += 1;
+        self.stays.push_back(stay.clone());
+        if self.stays.len() > limit {
+            self.stays.pop_front();
+        }
+    }
+}
+
+/// The states that a query asks for; none for all.
+fn states(query: &str) -> Result<Vec<StayState>, String> {
+    let given = parameter(query, "state").unwrap_or_default();
+    let state = |text: &str| {
+        let found = StayState::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(text));
+        let names = || StayState::ALL.map(StayState::name).join(", ");
+        found.ok_or_else(|| format!("state: invalid value {text:?}, expected one of {}", names()))
+    };
+    given.split(',').filter(|text| !text.is_empty()).map(state).collect()
+}
+
+fn is_asked(states: &[StayState], state: StayState) -> bool {
+    states.is_empty() || states.contains(&state)
 }
 
 impl Explain {
@@ -65,14 +93,20 @@ impl Explain {
         let invalid = Unreported::Invalid;
         let period = Period::parse(query, self.scheduler.clock_now()).map_err(invalid)?;
         let by: By = parameter(query, "by").map_or(Ok(By::Team), |text| text.parse()).map_err(Unreported::Invalid)?;
-        let sums: BTreeMap<String, (Sums, u64)> = self
-            .over_stays(namespace, BTreeMap::new(), move |sums, stay| {
-                let of_namespace = sums.entry(stay.workload.namespace.clone());
-                let (sums, count) = of_namespace.or_insert_with(|| (Sums::new(by, period), 0));
+        let new = move || (Sums::new(by, period), 0_u64);
+        let (mut sums, add) = self
+            .over_ended(namespace, "", BTreeMap::<String, (Sums, u64)>::new(), move |sums, stay| {
+                let (sums, count) = sums.entry(stay.workload.namespace.clone()).or_insert_with(new);
                 sums.add(stay);
                 *count += u64::from(period.touches(stay));
             })
             .await?;
+        // Stays without admission use nothing: they are counted.
+        let (running, others) = self.going_on(namespace, period).await?;
+        running.iter().for_each(|stay| add(&mut sums, stay));
+        for (namespace, more) in others {
+            sums.entry(namespace).or_insert_with(new).1 += more;
+        }
         let listable = self.listable(reader, sums.keys()).await;
         let (mut whole, mut withheld) = (Sums::new(by, period), 0);
         for (namespace, (sums, count)) in sums {
@@ -86,7 +120,8 @@ impl Explain {
         Ok(json!(report))
     }
 
-    /// The stays of a period, ended and going on: parameters `since`, `until` and `limit`.
+    /// The stays of a period, ended and going on: parameters `since`, `until`, `state` and `limit`. Of
+    /// the jobs of a namespace that wait, those that were created last are listed.
     ///
     /// # Errors
     /// A parameter is invalid, or the journal cannot be read.
@@ -99,18 +134,23 @@ impl Explain {
                 Unreported::Invalid(format!("limit: invalid value {text:?}, expected an integer of at least 0"))
             })?,
         };
-        let found: BTreeMap<String, Newest> = self
-            .over_stays(namespace, BTreeMap::new(), move |found, stay| {
-                if period.touches(stay) {
-                    let of_namespace: &mut Newest = found.entry(stay.workload.namespace.clone()).or_default();
-                    of_namespace.count += 1;
-                    of_namespace.stays.push_back(stay.clone());
-                    if of_namespace.stays.len() > limit {
-                        of_namespace.stays.pop_front();
-                    }
+        let states = states(query).map_err(Unreported::Invalid)?;
+        let wanted = states.clone();
+        let (mut found, add) = self
+            .over_ended(namespace, "", BTreeMap::<String, Newest>::new(), move |found, stay| {
+                if period.touches(stay) && is_asked(&wanted, stay.state) {
+                    found.entry(stay.workload.namespace.clone()).or_default().add(stay, limit);
                 }
             })
             .await?;
+        let going_on: Vec<StayState> = GOING_ON.into_iter().filter(|it| is_asked(&states, *it)).collect();
+        if !going_on.is_empty() {
+            let (stays, counts) = self.newest(namespace, going_on, limit, period).await?;
+            stays.iter().for_each(|stay| add(&mut found, stay));
+            for (namespace, more) in counts {
+                found.entry(namespace).or_default().count += more;
+            }
+        }
         let listable = self.listable(reader, found.keys()).await;
         let (mut items, mut count, mut withheld) = (Vec::new(), 0, 0_u64);
         for (namespace, newest) in found {
@@ -148,8 +188,10 @@ impl Explain {
         if let Some(live) = &live {
             search = Search::new(namespace, &live.name_any());
         }
-        let mut search = self.over_ended(namespace, search, Search::add).await?.0;
-        if let Some(stay) = live.and_then(|live| self.going_on(&live)) {
+        // The line of a stay has the names of the Workload and of its job.
+        let named = live.as_ref().map_or_else(|| name.to_owned(), |live| live.name_any());
+        let mut search = self.over_ended(namespace, &named, search, Search::add).await?.0;
+        if let Some(stay) = live.and_then(|live| self.stay_of(&live)) {
             search.add(&stay);
         }
         let stays = search.newest().ok_or_else(|| Unexplained::NotFound(name.to_owned()))?;
@@ -175,30 +217,67 @@ impl Explain {
         Ok(json!(history::history(stays, records, withheld)))
     }
 
-    /// Passes all stays of a namespace to `each`: the ended ones, then those that go on.
-    async fn over_stays<T: Send + 'static>(
+    /// The stays of running jobs of a namespace, and the number of other stays per namespace that go
+    /// on and began before the end of the period.
+    async fn going_on(
         &self,
         namespace: &str,
-        into: T,
-        each: impl Fn(&mut T, &Stay) + Send + 'static,
-    ) -> Result<T, Unreported> {
-        let (mut into, each) = self.over_ended(namespace, into, each).await?;
-        let mut pass = |workload: &Workload| {
-            if let Some(stay) = self.going_on(workload) {
-                each(&mut into, &stay);
+        period: Period,
+    ) -> Result<(Vec<Stay>, BTreeMap<String, u64>), Unreported> {
+        const OTHERS: [StayState; 3] = [StayState::Waiting, StayState::Held, StayState::Reserved];
+        let (jobs, only) = (self.clone(), namespace.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let (mut running, others) = jobs.read_jobs(|index| {
+                let running: Vec<Stay> = index.running(&only).cloned().collect();
+                (running, index.count(&only, &OTHERS, period.until.as_second()))
+            });
+            for stay in &mut running {
+                // The index does not know the evictions before.
+                let since = jobs.decisions.last_end(&stay.uid).map(Time);
+                stay.queued = since.into_iter().chain(stay.queued.take()).max();
             }
-        };
-        match namespace {
-            "" => self.stores.workloads.iter().for_each(|workload| pass(&workload)),
-            namespace => self.stores.workloads.iter_namespace(namespace).for_each(|workload| pass(&workload)),
-        }
-        Ok(into)
+            (running, others)
+        });
+        Ok(read.await?)
     }
 
-    /// Passes the ended stays of a namespace to `each`.
+    /// The newest stays of a namespace that go on in one of the states, at most `limit` per namespace,
+    /// and the number of further ones per namespace.
+    async fn newest(
+        &self,
+        namespace: &str,
+        states: Vec<StayState>,
+        limit: usize,
+        period: Period,
+    ) -> Result<(Vec<Stay>, BTreeMap<String, usize>), Unreported> {
+        let (jobs, only) = (self.clone(), namespace.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let (keys, counts) = jobs.read_jobs(|index| {
+                (index.newest(&only, &states, limit), index.count(&only, &states, period.until.as_second()))
+            });
+            let mut counts: BTreeMap<String, usize> =
+                counts.into_iter().map(|(namespace, count)| (namespace, usize::try_from(count).unwrap_or(0))).collect();
+            let mut stays = Vec::new();
+            for key in keys.iter().rev() {
+                let Some(stay) = jobs.stores.workloads.get(key).and_then(|workload| jobs.stay_of(&workload)) else {
+                    continue;
+                };
+                if period.touches(&stay) {
+                    let count = counts.entry(stay.workload.namespace.clone()).or_default();
+                    *count = count.saturating_sub(1);
+                    stays.push(stay);
+                }
+            }
+            (stays, counts)
+        });
+        Ok(read.await?)
+    }
+
+    /// Passes the ended stays of a namespace whose records contain `text` to `each`.
     async fn over_ended<T: Send + 'static, F: Fn(&mut T, &Stay) + Send + 'static>(
         &self,
         namespace: &str,
+        text: &str,
         mut into: T,
         each: F,
     ) -> Result<(T, F), Unreported> {
@@ -208,9 +287,9 @@ impl Explain {
         };
         // One request after another reads the journal.
         let turn = self.scans.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let decisions = self.decisions.clone();
+        let (decisions, text) = (self.decisions.clone(), text.to_owned());
         let done = tokio::task::spawn_blocking(move || {
-            decisions.each_stay(&mut |stay| {
+            decisions.each_stay(&text, &mut |stay| {
                 if is_asked(stay) {
                     each(&mut into, stay);
                 }
@@ -223,7 +302,7 @@ impl Explain {
 
     /// The stay of a workload that goes on; `None` if the workload is finished, or is the variant of
     /// another one.
-    fn going_on(&self, workload: &Workload) -> Option<Stay> {
+    fn stay_of(&self, workload: &Workload) -> Option<Stay> {
         if status::is_finished(workload) || is_variant(workload) {
             return None;
         }
@@ -241,4 +320,17 @@ impl Explain {
 
 fn left_out(stays: u64, listable: &Listable) -> Option<WithheldUsage> {
     (stays > 0).then(|| WithheldUsage { why: listable.why(), stays })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_stays_are_chosen_by_name() {
+        assert_eq!(states("since=x&state=preempted,Running"), Ok(vec![StayState::Preempted, StayState::Running]));
+        assert_eq!(states("limit=5"), Ok(Vec::new()));
+        let error = states("state=lost").expect_err("no such state");
+        assert!(error.starts_with("state: invalid value \"lost\", expected one of Waiting, Held, "), "{error}");
+    }
 }

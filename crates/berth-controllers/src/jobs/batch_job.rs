@@ -18,6 +18,8 @@ pub const POD_SET: &str = "main";
 
 impl Job for BatchJob {
     const FRAMEWORK: &'static str = "batch/job";
+    /// Kubernetes accepts changed templates only for a Job that is already suspended.
+    const STOPS_IN_TWO_STEPS: bool = true;
     const CAN_BE_ELASTIC: bool = true;
 
     fn templates(&self) -> Vec<String> {

@@ -35,6 +35,7 @@ use berth_runtime::{Cache, ControllerBuilder};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::gates::{Gate, Gates};
 use crate::podset::{PodSetError, PodSetInfo};
@@ -81,6 +82,9 @@ pub trait Job:
     /// unsuspended.
     const STARTS_IN_TWO_STEPS: bool = false;
 
+    /// True for kinds whose pod templates can only be restored after the write that suspends the job.
+    const STOPS_IN_TWO_STEPS: bool = false;
+
     /// Reads the objects that the job refers to and that determine its pods.
     fn resolve(&mut self, stores: &Stores) {
         let _ = stores;
@@ -125,6 +129,17 @@ pub trait Job:
     /// Restores the pod templates from `infos`, which the Workload recorded. Returns true if that
     /// changed anything.
     fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
+
+    /// Sets the defaults of the kind itself in a new job, beyond those of all kinds.
+    fn set_defaults(object: &mut Value, gates: &Gates) {
+        let _ = (object, gates);
+    }
+
+    /// True if the kind's operator rejected the job's spec, so that the job cannot run until its spec
+    /// changes. `None` for kinds without such a state.
+    fn is_on_hold(&self) -> Option<bool> {
+        None
+    }
 
     /// True if the API accepts changes to a suspended job's templates now.
     fn can_be_restored(&self) -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::SUBMITTED_BY_ANNOTATION;
-use berth_api::kueue::reasons::{eviction, finished};
+use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
 use berth_apimachinery::field::quote;
@@ -151,6 +151,14 @@ fn finish_workloads<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&
 fn is_marked(pod_set: &PodSet) -> bool {
     let labels = pod_set.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
     labels.is_some_and(|labels| labels.contains_key(labels::POD_SET))
+}
+
+/// True if a Workload gets this annotation of its job.
+pub(super) fn copies_annotation(context: Context<'_>, key: &str) -> bool {
+    key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
+        || context.config.annotations_to_copy().contains(key)
+        || key == SUBMITTED_BY_ANNOTATION
+        || (key == annotations::ADMISSION_GATED_BY && context.gates.on(Gate::AdmissionGatedBy))
 }
 
 /// Removes our finalizer. Returns true if it was present.
@@ -398,6 +406,11 @@ impl<J: Job> Reconcile<'_, J> {
         if is_elastic(&self.job, self.context.gates) {
             self.job.resize(&mut pod_sets, self.context.stores);
         }
+        if pod_sets.is_empty() {
+            let kind = J::kind(&());
+            let message = format!("{kind} {} has no pod templates, so it cannot be queued", self.job.name_any());
+            return Err(PlanError::Unclear(message));
+        }
         sanitize(&mut pod_sets);
         if !self.context.gates.on(Gate::PartialAdmission) {
             for pod_set in &mut pod_sets {
@@ -498,14 +511,8 @@ impl<J: Job> Reconcile<'_, J> {
         for (key, value) in job.labels().iter().filter(|(key, _)| copied_labels.contains(key.as_str())) {
             workload.labels_mut().insert(key.clone(), value.clone());
         }
-        let copied_annotations = self.context.config.annotations_to_copy();
         for (key, value) in job.annotations() {
-            let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                || copied_annotations.contains(key.as_str())
-                || key == SUBMITTED_BY_ANNOTATION
-                || (key == annotations::ADMISSION_GATED_BY && gates.on(Gate::AdmissionGatedBy))
-                || (elastic && key == annotations::ELASTIC_JOB);
-            if copied {
+            if copies_annotation(self.context, key) || (elastic && key == annotations::ELASTIC_JOB) {
                 workload.annotations_mut().insert(key.clone(), value.clone());
             }
         }
@@ -593,6 +600,9 @@ impl<J: Job> Reconcile<'_, J> {
             }
             return Ok(());
         }
+        if self.job.is_on_hold().is_some_and(|on_hold| self.follow_hold(&mut workload, on_hold)) {
+            return Ok(());
+        }
         if self.follow_priority_label(&mut workload)? || self.follow_admission_gates(&mut workload) {
             return Ok(());
         }
@@ -643,6 +653,26 @@ impl<J: Job> Reconcile<'_, J> {
                 .workloads
                 .get(&ObjectKey::namespaced(replaced.0, replaced.1))
                 .is_some_and(|replaced| slices::latest_active(&[replaced]).is_some())
+    }
+
+    /// Puts the workload of a job that cannot run on hold, so that it holds no quota, and queues it
+    /// again afterwards. Returns true if nothing else is to be done now.
+    fn follow_hold(&mut self, workload: &mut Workload, on_hold: bool) -> bool {
+        let (gates, now) = (self.context.gates, self.context.now);
+        if on_hold == status::is_on_hold(workload) {
+            return on_hold;
+        }
+        if on_hold {
+            if status::is_evicted(workload) {
+                status::release_after_eviction(workload, gates, now);
+            }
+            status::unset_quota_reservation(workload, admission::ON_HOLD, "Job is on hold", gates, now);
+        } else {
+            let reason = status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
+            status::unset_quota_reservation(workload, reason, "Job is no longer on hold", gates, now);
+        }
+        self.write_status(workload);
+        true
     }
 
     /// Updates the workload's priority if the job's priority class label changed, which is allowed
@@ -765,12 +795,17 @@ impl<J: Job> Reconcile<'_, J> {
     }
 
     /// Suspends the job, removes the results of the run from its status, and restores its pod
-    /// templates. The order matters: Kubernetes accepts template changes only while a Job is
-    /// suspended and has no active pods. Returns false if templates cannot be restored yet; the
-    /// status change at the last pod's end triggers the next reconcile.
+    /// templates, in one write if the kind permits. The order matters: Kubernetes accepts template
+    /// changes only while a Job is suspended and has no active pods. Returns false if templates cannot
+    /// be restored yet; the status change at the last pod's end triggers the next reconcile.
     fn stop(&mut self, workload: Option<&Workload>, message: &str) -> bool {
+        let recorded = workload.map(|workload| workload.spec.pod_sets.iter().map(PodSetInfo::from_pod_set));
+        let recorded: Option<Vec<PodSetInfo>> = recorded.map(Iterator::collect);
         if !self.job.is_suspended() {
             self.job.suspend();
+            if let Some(recorded) = recorded.as_ref().filter(|_| !J::STOPS_IN_TWO_STEPS) {
+                self.job.restore(recorded);
+            }
             self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
             self.report(PlannedEvent::normal(events::STOPPED, message));
         }
@@ -780,11 +815,8 @@ impl<J: Job> Reconcile<'_, J> {
         if self.job.reset_status() {
             self.plan.steps.push(Step::PatchStatus(Box::new(self.job.clone())));
         }
-        if let Some(workload) = workload {
-            let infos: Vec<PodSetInfo> = workload.spec.pod_sets.iter().map(PodSetInfo::from_pod_set).collect();
-            if self.job.restore(&infos) {
-                self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
-            }
+        if recorded.is_some_and(|recorded| self.job.restore(&recorded)) {
+            self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
         }
         true
     }

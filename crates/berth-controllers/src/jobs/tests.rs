@@ -1,5 +1,6 @@
 //! Reconciles batch Jobs given as manifests.
 
+use berth_api::frameworks::{MPIJob, RayJob};
 use berth_api::kueue::v1beta2::Workload;
 use berth_api::kueue::{annotations, constants, labels};
 use berth_runtime::ObjectKey;
@@ -29,6 +30,11 @@ fn plan(job: Value, workload: Value) -> Plan<Job> {
 
 /// The plan for this Job, with these Workloads and gates.
 fn plan_with(job: Value, workloads: &[Value], gates: &Gates) -> Plan<Job> {
+    plan_of(job, workloads, gates)
+}
+
+/// The plan for this job of any kind, with these Workloads and gates.
+fn plan_of<J: super::Job>(job: Value, workloads: &[Value], gates: &Gates) -> Plan<J> {
     let stores = Stores::by_hand();
     stores.namespaces.observe(read::<Namespace>(json!({"metadata": {"name": "ns"}})));
     for workload in workloads {
@@ -36,8 +42,14 @@ fn plan_with(job: Value, workloads: &[Value], gates: &Gates) -> Plan<Job> {
     }
     let config = Config::default();
     let context = Context { stores: &stores, config: &config, gates, now: NOW.parse().expect("a time") };
-    let job: Job = read(job);
+    let job: J = read(job);
     reconcile(context, &ObjectKey::of(&job), Some(&job))
+}
+
+/// The conditions of a Workload, each of which is (type, status, reason).
+fn with_conditions(conditions: &[(&str, &str, &str)]) -> Value {
+    let condition = |(type_, status, reason): &(&str, &str, &str)| json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": NOW});
+    conditions.iter().map(condition).collect()
 }
 
 /// The workloads as the reconcile of this Job writes them, without their statuses.
@@ -151,4 +163,72 @@ fn an_evicted_slice_of_a_job_that_waits_to_grow_is_finished_once_its_pods_have_e
     let is_stop = |step: &Step<Job>| matches!(step, Step::Patch(job) if job.spec.as_ref().is_some_and(|it| it.suspend == Some(true)));
     assert!(running.iter().any(is_stop), "{running:?}");
     assert_eq!(finished(&steps(job(0, true))), [("old".to_owned(), "WorkloadSliceReplaced".to_owned())]);
+}
+
+/// A RayJob with this deployment status, and its Workload with these conditions.
+fn ray_job(deployment: &str, conditions: &[(&str, &str, &str)]) -> (Value, Value) {
+    let template = json!({"spec": {"containers": [{"name": "c"}]}});
+    let job = json!({
+        "metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"}},
+        "spec": {"suspend": false, "submissionMode": "HTTPMode", "shutdownAfterJobFinishes": true,
+            "rayClusterSpec": {"headGroupSpec": {"template": template}}},
+        "status": {"jobDeploymentStatus": deployment}});
+    let workload = json!({
+        "metadata": {"name": "w", "namespace": "ns", "ownerReferences": [
+            {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "j", "uid": "u", "controller": true}]},
+        "spec": {"queueName": "q", "podSets": [{"name": "head", "count": 1, "template": template}]},
+        "status": {"conditions": with_conditions(conditions),
+            "admission": {"clusterQueue": "cq", "podSetAssignments": [{"name": "head", "count": 1, "flavors": {}}]}}});
+    (job, workload)
+}
+
+#[test]
+fn a_ray_job_that_its_operator_rejects_holds_no_quota_until_its_spec_is_mended() {
+    let reserved = |deployment: &str, conditions: &[(&str, &str, &str)]| {
+        let (job, workload) = ray_job(deployment, conditions);
+        let plan: Plan<RayJob> = plan_of(job, &[workload], &Gates::default());
+        let [Step::PatchWorkloadStatus(after)] = &plan.steps[..] else { return None };
+        assert_eq!(after.status.as_ref().and_then(|status| status.admission.as_ref()), None);
+        let condition = status::condition(after, "QuotaReserved").expect("a condition");
+        Some(format!("{}/{}: {}", condition.status, condition.reason, condition.message))
+    };
+    let admitted = [("QuotaReserved", "True", "QuotaReserved"), ("Admitted", "True", "Admitted")];
+    assert_eq!(reserved("ValidationFailed", &admitted).as_deref(), Some("False/OnHold: Job is on hold"));
+    let on_hold = [("QuotaReserved", "False", "OnHold")];
+    assert_eq!(reserved("ValidationFailed", &on_hold), None, "it stays on hold");
+    let again = "False/PendingEvaluation: Job is no longer on hold";
+    assert_eq!(reserved("Initializing", &on_hold).as_deref(), Some(again));
+}
+
+#[test]
+fn a_job_is_suspended_and_loses_the_additions_of_its_admission_in_one_write() {
+    let template = |added: bool| {
+        let labels = if added { json!({labels::POD_SET: "worker"}) } else { json!({}) };
+        let annotations = if added { json!({"own": "1", "check": "2"}) } else { json!({"own": "1"}) };
+        json!({"metadata": {"labels": labels, "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}})
+    };
+    let job = json!({
+        "metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"}},
+        "spec": {"runPolicy": {"suspend": false}, "mpiReplicaSpecs": {"Worker": {"template": template(true)}}}});
+    let workload = json!({
+        "metadata": {"name": "w", "namespace": "ns", "ownerReferences": [
+            {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "j", "uid": "u", "controller": true}]},
+        "spec": {"queueName": "q", "podSets": [{"name": "worker", "count": 1, "template": template(false)}]},
+        "status": {"conditions": with_conditions(&[("QuotaReserved", "False", "Withdrawn")])}});
+    let plan: Plan<MPIJob> = plan_of(job, &[workload], &Gates::default());
+    let [Step::Patch(stopped), Step::Event(_)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(stopped.spec["runPolicy"]["suspend"], true);
+    let template = &stopped.spec["mpiReplicaSpecs"]["Worker"]["template"];
+    assert_eq!(template["metadata"], json!({"annotations": {"own": "1"}}));
+}
+
+#[test]
+fn a_job_without_pod_templates_gets_an_event_instead_of_a_workload() {
+    let job = json!({
+        "metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"}},
+        "spec": {"runPolicy": {"suspend": true}, "mpiReplicaSpecs": {}}});
+    let plan: Plan<MPIJob> = plan_of(job, &[], &Gates::default());
+    let [Step::Event(event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(event.message, "MPIJob j has no pod templates, so it cannot be queued");
+    assert!(event.is_warning());
 }

@@ -146,8 +146,8 @@ impl TrainJob {
                 // A launcher that trains replaces a node, but one node is always there.
                 (1, if launcher_trains { (nodes - 1).max(1) } else { nodes })
             } else {
-                let parallelism = integer(&spec["parallelism"], 1);
-                let pods = parallelism.min(integer(&spec["completions"], parallelism));
+                // Trainer runs one pod at least, and sets the completions.
+                let pods = integer(&spec["parallelism"], 1).max(1);
                 (if step.is_some() { 1 } else { integer(&job["replicas"], 1) }, pods)
             };
             let mpi = &runtime["mlPolicy"]["mpi"];
@@ -317,6 +317,8 @@ impl Job for TrainJob {
     const PODS_ARE_SET_WHILE_RUNNING: bool = true;
     /// Trainer rejects a write that changes patches and also unsuspends the job.
     const STARTS_IN_TWO_STEPS: bool = true;
+    /// Trainer accepts changed patches only for a job that is already suspended.
+    const STOPS_IN_TWO_STEPS: bool = true;
 
     fn resolve(&mut self, stores: &Stores) {
         let (kind, name) = self.runtime();
@@ -606,6 +608,16 @@ mod tests {
             let tolerations = node.spec.as_ref().and_then(|spec| spec.tolerations.as_ref()).expect("tolerations");
             assert_eq!(json!(tolerations), all, "the list after Trainer's merge");
         }
+    }
+
+    #[test]
+    fn a_replicated_job_has_one_pod_at_least() {
+        let spec = json!({"parallelism": 0, "completions": 0, "template": {"spec": {"containers": []}}});
+        let jobs = json!([{"name": "aside", "replicas": 1, "template": {"spec": spec}}]);
+        let runtime = json!({"template": {"spec": {"replicatedJobs": jobs}}});
+        let job = job(json!({"runtimeRef": {"name": "r"}}), Value::Null).with_runtime(Some(runtime));
+        let sets = job.pod_sets(&Gates::default()).expect("pod sets");
+        assert_eq!(sets.iter().map(|set| set.count).collect::<Vec<_>>(), [1], "as Trainer counts");
     }
 
     #[test]

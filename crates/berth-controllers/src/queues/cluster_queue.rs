@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
+use crate::devices::Devices;
 use crate::execute::{Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::metrics::Metrics;
@@ -71,6 +72,16 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
+/// Writes amounts of devices with the suffixes of their resources.
+fn restate(devices: &Devices, queue: &mut ClusterQueue) {
+    let Some(status) = &mut queue.status else { return };
+    let flavors = status.flavors_reservation.iter_mut().chain(&mut status.flavors_usage);
+    for usage in flavors.flat_map(|flavor| &mut flavor.resources) {
+        devices.restate(&usage.name, &mut usage.total);
+        devices.restate(&usage.name, &mut usage.borrowed);
+    }
+}
+
 /// Adds the controller to the manager; returns its work queue, for the scheduler.
 pub fn install(
     manager: &mut Manager,
@@ -89,6 +100,7 @@ pub fn install(
         scheduler: scheduler.clone(),
         metrics: metrics.clone(),
         fair_sharing,
+        devices: stores.devices.clone(),
         pace: Pace::default(),
     });
     due
@@ -101,6 +113,7 @@ struct Controller {
     scheduler: SchedulerState,
     metrics: Metrics,
     fair_sharing: bool,
+    devices: Devices,
     pace: Pace,
 }
 
@@ -129,7 +142,8 @@ impl Reconciler for Controller {
                 return Ok(Action::Wait);
             }
         }
-        let wanted = refreshed(&queue, &figures, self.fair_sharing, self.clock.now());
+        let mut wanted = refreshed(&queue, &figures, self.fair_sharing, self.clock.now());
+        restate(&self.devices, &mut wanted);
         let conditions = |queue: &ClusterQueue| queue.status.as_ref().map(|status| status.conditions.clone());
         if conditions(&wanted) == conditions(&queue)
             && let Some(left) = self.pace.remaining(&key, self.queues.len())

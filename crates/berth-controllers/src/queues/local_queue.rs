@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use super::cluster_queue::count;
 use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
+use crate::devices::Devices;
 use crate::execute::{Part, patch};
 use crate::metrics::Metrics;
 use crate::scheduler::SchedulerState;
@@ -88,6 +89,15 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
+/// Writes amounts of devices with the suffixes of their resources.
+fn restate(devices: &Devices, queue: &mut LocalQueue) {
+    let Some(status) = &mut queue.status else { return };
+    let flavors = status.flavors_reservation.iter_mut().chain(&mut status.flavors_usage);
+    for usage in flavors.flat_map(|flavor| &mut flavor.resources) {
+        devices.restate(&usage.name, &mut usage.total);
+    }
+}
+
 /// Adds the controller to the manager. Returns its work queue, to which the scheduler adds the
 /// LocalQueues that it changed.
 pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState, metrics: &Metrics) -> Queue {
@@ -146,7 +156,8 @@ impl Reconciler for Controller {
         if sample.is_some_and(|sample| sample.wake) {
             self.scheduler.wake_after(Duration::ZERO);
         }
-        let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), recorded, self.clock.now());
+        let mut wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), recorded, self.clock.now());
+        restate(&self.stores.devices, &mut wanted);
         let conditions = |queue: &LocalQueue| queue.status.as_ref().map(|status| status.conditions.clone());
         if !recorded
             && conditions(&wanted) == conditions(&queue)

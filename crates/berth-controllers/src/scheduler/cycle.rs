@@ -51,7 +51,7 @@ pub(crate) fn install(
         runtime_classes: manager.cache(),
         nodes: topology.then(|| (manager.nodes(), manager.cache())),
     };
-    let environment = Environment::new(config.resources.clone(), &extra);
+    let environment = Environment::new(config.resources.clone(), &extra, &stores.devices);
     let writes = super::writer::install(manager, config, stores, &environment, &state, metrics, decisions);
     let builder = manager.controller("scheduler").concurrency(1);
     state.listen(builder.queue(), statuses);

@@ -7,12 +7,14 @@ use berth_engine::{Event, Name};
 use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
 use kube::Resource;
 
 use super::SchedulerState;
 use super::refusals::What;
 use crate::configuration::Resources;
 use crate::decisions::Decisions;
+use crate::devices::Devices;
 use crate::metrics::Metrics;
 use crate::queues::{cohort, priority_class};
 use crate::stores::Stores;
@@ -25,12 +27,13 @@ pub(super) struct Environment {
     resources: Resources,
     limit_ranges: Cache<LimitRange>,
     runtime_classes: Cache<RuntimeClass>,
+    devices: Devices,
 }
 
 impl Environment {
-    pub(super) fn new(resources: Resources, extra: &Extra) -> Self {
+    pub(super) fn new(resources: Resources, extra: &Extra, devices: &Devices) -> Self {
         let (limit_ranges, runtime_classes) = (extra.limit_ranges.clone(), extra.runtime_classes.clone());
-        Environment { resources, limit_ranges, runtime_classes }
+        Environment { resources, limit_ranges, runtime_classes, devices: devices.clone() }
     }
 
     fn translate(&self, workload: &Workload) -> berth_engine::model::Workload {
@@ -52,7 +55,18 @@ impl Environment {
             limit_ranges: &limit_ranges,
             runtime_classes: &runtime_classes,
         };
-        translate::workload(workload, &context)
+        let mut translated = translate::workload(workload, &context);
+        match self.devices.charges(workload, || translate::adjusted_specs(workload, &context)) {
+            Ok(charges) => charges.apply(&mut translated),
+            // The workload controller reports the problem. Until it is solved, the workload is treated
+            // like one in back-off, and explanations name the problem.
+            Err(problem) if translated.admission.is_none() => {
+                translated.requeued = Some(false);
+                translated.inadmissible = Some(problem.message);
+            }
+            Err(_) => {}
+        }
+        translated
     }
 }
 
@@ -118,6 +132,7 @@ pub(super) fn watch<'a>(
         }
         None::<ObjectKey>
     });
+    builder = watch_devices(builder, scheduler, stores, environment);
     let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), scheduler.clone());
     builder.watch(&extra.runtime_classes, move |delta: &Delta<RuntimeClass>| {
         let class = delta.latest().metadata.name.clone();
@@ -131,6 +146,34 @@ pub(super) fn watch<'a>(
         }
         None::<ObjectKey>
     })
+}
+
+/// Feeds pending workloads again when their claims, device classes or published devices change.
+fn watch_devices<'a>(
+    mut builder: ControllerBuilder<'a>,
+    scheduler: &SchedulerState,
+    stores: &Stores,
+    environment: &Environment,
+) -> ControllerBuilder<'a> {
+    let again = || {
+        let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), scheduler.clone());
+        move |keys: Vec<ObjectKey>| {
+            for workload in keys.iter().filter_map(|key| workloads.get(key)) {
+                of.apply(of.upserted(&env, &workload));
+            }
+            None::<ObjectKey>
+        }
+    };
+    let (devices, feed) = (stores.devices.clone(), again());
+    builder = builder.watch(stores.devices.template_cache(), move |delta: &Delta<ResourceClaimTemplate>| {
+        feed(devices.users_of_template(delta.latest()))
+    });
+    let (devices, feed) = (stores.devices.clone(), again());
+    builder = builder.watch(stores.devices.class_cache(), move |delta: &Delta<DeviceClass>| {
+        feed(devices.users_of_class(delta.old.as_deref(), delta.new.as_deref()))
+    });
+    let (devices, feed) = (stores.devices.clone(), again());
+    builder.watch(stores.devices.slice_cache(), move |_: &Delta<ResourceSlice>| feed(devices.users_of_slices()))
 }
 
 /// Feeds namespaces, flavors, topologies, admission checks, cohorts and queues to the scheduler

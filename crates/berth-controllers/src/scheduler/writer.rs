@@ -339,6 +339,7 @@ impl Writer {
             self.revert(key, change);
             return Ok(());
         };
+        self.stores.devices.restate_status(&mut after);
         if self.tracks_readiness && self.is_start_of_a_job(change, &before, &after) {
             // The job's integration would write this condition next, before it starts the job.
             readiness::sync(&mut after, || false, self.clock.now());

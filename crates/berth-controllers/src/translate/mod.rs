@@ -20,4 +20,4 @@ pub use admission::{from_api as admission_from_api, to_api as admission};
 pub use amounts::to_resource_list as requests;
 pub use placement::labels;
 pub use queues::{admission_check, cluster_queue, cohort, flavor, local_queue, node, node_pod, topology};
-pub use workload::{Context, Context as Environment, time, workload, workload_key};
+pub use workload::{Context, Context as Environment, adjusted_specs, time, workload, workload_key};

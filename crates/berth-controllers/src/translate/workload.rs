@@ -55,7 +55,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
     let find = |type_: &str| conditions::find(&status.conditions, type_);
     let is_true = |type_: &str| conditions::is_true(&status.conditions, type_);
     let annotation = |key: &str| object.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
-    let specs: Vec<PodSpec> = object.spec.pod_sets.iter().map(|set| adjusted(set, context)).collect();
+    let specs = adjusted_specs(object, context);
     let pod_sets = object.spec.pod_sets.iter().zip(&specs).map(|(set, spec)| {
         let reclaimable = status.reclaimable_pods.iter().find(|it| it.name == set.name).map_or(0, |it| it.count);
         pod_set(set, spec, reclaimable, context)
@@ -112,6 +112,12 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
 
 fn transition(condition: &Condition) -> Time {
     time(condition.last_transition_time.0)
+}
+
+/// The pods of the workload's pod sets, with the requests that RuntimeClasses, LimitRanges and limits
+/// imply.
+pub fn adjusted_specs(object: &api::Workload, context: &Context<'_>) -> Vec<PodSpec> {
+    object.spec.pod_sets.iter().map(|set| adjusted(set, context)).collect()
 }
 
 fn adjusted(set: &api::PodSet, context: &Context<'_>) -> PodSpec {

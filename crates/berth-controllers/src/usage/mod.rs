@@ -111,7 +111,7 @@ fn default_start(until: Timestamp) -> Timestamp {
 }
 
 /// A parameter of a query string.
-pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
+pub fn parameter(query: &str, name: &str) -> Option<String> {
     let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     Some(decode_component(given))
 }

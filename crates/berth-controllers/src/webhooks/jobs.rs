@@ -42,6 +42,7 @@ pub fn default_job<J: Job>(
     lookup: Lookup<'_>,
 ) -> Result<(), Vec<Error>> {
     held::undo_job(object, J::SUSPEND);
+    J::set_defaults(object, gates);
     let job: J = typed(object).map_err(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])?;
     let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     let ancestor = ancestor_of(&job, config, namespace, lookup);

@@ -14,7 +14,7 @@ use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
-use crate::jobs::naming::OwnerKind;
+use crate::jobs::pods::stateful_set;
 
 /// A kind of object whose pods are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl PodOwner {
     pub(super) fn framework(self) -> &'static str {
         match self {
             PodOwner::Deployment => "deployment",
-            PodOwner::StatefulSet => "statefulset",
+            PodOwner::StatefulSet => stateful_set::PARENT,
             PodOwner::LeaderWorkerSet => LWS_PARENT,
         }
     }
@@ -65,11 +65,6 @@ impl PodOwner {
             }
         }
     }
-}
-
-/// Group and kind of StatefulSets.
-pub(super) fn set_kind() -> OwnerKind {
-    OwnerKind { group: "apps".into(), kind: "StatefulSet".into() }
 }
 
 fn queue(object: &Value) -> &str {

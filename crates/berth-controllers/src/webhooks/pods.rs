@@ -18,7 +18,7 @@ use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
 use crate::jobs::naming;
-use crate::jobs::pods::shape;
+use crate::jobs::pods::{shape, stateful_set};
 
 /// Labels and annotations on pods of a LeaderWorkerSet.
 const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
@@ -27,9 +27,6 @@ const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
 /// The value of the suspending-parent annotation in a LeaderWorkerSet's templates.
 pub(super) const LWS_PARENT: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
-
-/// The value of the suspending-parent annotation in a StatefulSet's template.
-const SET_PARENT: &str = "statefulset";
 
 /// Annotations that request a topology.
 const TOPOLOGY: [&str; 5] = [
@@ -105,8 +102,8 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == LWS_PARENT {
         join_replica(object, namespace, gates, lookup);
     }
-    if annotation(object, annotations::POD_SUSPENDING_PARENT) == SET_PARENT {
-        join_set(object, gates);
+    if annotation(object, annotations::POD_SUSPENDING_PARENT) == stateful_set::PARENT {
+        join_set(object, namespace, gates, lookup);
     }
     let index = label(object, annotation(object, annotations::POD_GROUP_POD_INDEX_LABEL)).to_owned();
     if gates.on(Gate::TopologyAwareScheduling) && !index.is_empty() {
@@ -170,14 +167,19 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
 /// Puts the pods of a StatefulSet into one group, named by the set and its UID, so that a new set of
 /// the same name gets a group of its own. Templates written by earlier versions carry the group's
 /// name.
-fn join_set(object: &mut Value, gates: &Gates) {
+fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
+    object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(stateful_set::ROLE);
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
-    let group = naming::workload_name(set, uid, &super::pod_owners::set_kind(), gates);
+    let workload = |name: &str| {
+        let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
+        ObjectMeta::deserialize(&workload["metadata"]).ok()
+    };
+    let group = stateful_set::group_name(set, uid, gates, workload);
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
 }
 

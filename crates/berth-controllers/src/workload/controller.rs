@@ -59,10 +59,17 @@ pub(crate) fn install(
     });
     let (local_queues, of_local) = (stores.local_queues.clone(), by_queue.clone());
     let queues_of = local_queues.index(|queue| vec![queue.spec.cluster_queue.clone()]);
+    let devices = &stores.devices;
+    let (of_templates, of_classes, of_slices) = (devices.clone(), devices.clone(), devices.clone());
     manager
         .controller("workload")
         .concurrency(16)
         .watch_self(&stores.workloads)
+        .watch(devices.template_cache(), move |delta| of_templates.users_of_template(delta.latest()))
+        .watch(devices.class_cache(), move |delta| {
+            of_classes.users_of_class(delta.old.as_deref(), delta.new.as_deref())
+        })
+        .watch(devices.slice_cache(), move |_| of_slices.users_of_slices())
         .watch(&stores.local_queues, move |delta| {
             // Status updates of a queue do not affect its workloads.
             let unchanged = match (&delta.old, &delta.new) {

@@ -22,6 +22,7 @@ use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
 use crate::configuration::WaitForPodsReady;
 use crate::cool_down;
+use crate::devices;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{Plan, PlannedEvent, Step};
@@ -42,7 +43,9 @@ pub(super) fn only_reports_admissible(before: &Workload, plan: &Plan<Workload>) 
     let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
     let waits = |workload| status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False");
     let gates = |workload: &Workload| workload.status.as_ref().map(|status| status.preemption_gates.clone());
+    let requeued = |workload| status::condition(workload, conditions::REQUEUED).map(|it| it.status.clone());
     waits(before).is_some()
+        && requeued(before) == requeued(after)
         && waits(after).is_some_and(|condition| condition.message == PENDING_EVALUATION)
         && gates(before) == gates(after)
 }
@@ -101,6 +104,35 @@ impl Reconcile<'_> {
         if !status::has_quota_reservation(&self.workload) {
             self.unreserved();
         }
+    }
+
+    // -- devices ----------------------------------------------------------------------------------
+
+    /// Why the devices of the workload cannot be counted (§2.9).
+    fn device_problem(&self) -> Option<devices::Problem> {
+        let specs = || self.adjusted_specs(&self.limit_ranges());
+        self.context.stores.devices.charges(&self.workload, specs).err()
+    }
+
+    /// Reports that the devices cannot be counted, or removes that report. Returns true if the
+    /// workload is inadmissible for it.
+    fn devices(&mut self) -> bool {
+        let (gates, now) = (self.context.gates, self.context.now);
+        let reported = status::condition(&self.workload, conditions::REQUEUED)
+            .is_some_and(|it| it.status == "False" && it.reason == requeue::INADMISSIBLE);
+        let Some(problem) = self.device_problem() else {
+            if reported {
+                conditions::remove(&mut status::status_mut(&mut self.workload).conditions, conditions::REQUEUED);
+                let reason = status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
+                status::unset_quota_reservation(&mut self.workload, reason, PENDING_EVALUATION, gates, now);
+            }
+            return false;
+        };
+        let reason = status::unreserved_reason(admission::MISCONFIGURED, admission::LEGACY_INADMISSIBLE, gates);
+        status::unset_quota_reservation(&mut self.workload, reason, &problem.message, gates, now);
+        let (reason, message) = (requeue::INADMISSIBLE, &problem.requeue_message);
+        status::set(&mut self.workload, conditions::REQUEUED, false, reason, message, now);
+        true
     }
 
     // -- completion -------------------------------------------------------------------------------
@@ -605,6 +637,8 @@ impl Reconcile<'_> {
             }
         } else if status::is_on_hold(&self.workload) {
             // The pod integration sets and clears OnHold.
+        } else if self.devices() {
+            // Its devices cannot be counted.
         } else if let Some((granular, message)) = self.queue_problem() {
             let reason = status::unreserved_reason(granular, admission::LEGACY_INADMISSIBLE, gates);
             status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
@@ -680,11 +714,22 @@ impl Reconcile<'_> {
         if !queue.spec.namespace_selector.as_ref().is_some_and(|selector| selector::matches(selector, &labels)) {
             return Some("workload namespace doesn't match ClusterQueue selector".to_owned());
         }
-        let ranges: Vec<LimitRange> =
-            stores.limit_ranges.list_namespace(namespace).iter().map(|range| (**range).clone()).collect();
-        let templates = self.workload.spec.pod_sets.iter().filter_map(|set| set.template.spec.as_ref());
-        let adjusted: Vec<PodSpec> = templates.map(|spec| adjust(spec, None, &ranges)).collect();
-        validate::problem(&adjusted, &ranges)
+        let ranges = self.limit_ranges();
+        validate::problem(&self.adjusted_specs(&ranges), &ranges)
+    }
+
+    /// LimitRanges of the workload's namespace.
+    fn limit_ranges(&self) -> Vec<LimitRange> {
+        let namespace = self.workload.metadata.namespace.as_deref().unwrap_or_default();
+        let ranges = self.context.stores.limit_ranges.list_namespace(namespace);
+        ranges.iter().map(|range| (**range).clone()).collect()
+    }
+
+    /// The pods of the workload's pod sets, with the requests that limits and LimitRanges imply.
+    fn adjusted_specs(&self, ranges: &[LimitRange]) -> Vec<PodSpec> {
+        let empty = PodSpec::default();
+        let templates = self.workload.spec.pod_sets.iter().map(|set| set.template.spec.as_ref().unwrap_or(&empty));
+        templates.map(|spec| adjust(spec, None, ranges)).collect()
     }
 
     /// Keeps one state per preemption gate of the spec; new gates are closed.

@@ -253,3 +253,17 @@ async fn missing_rights_are_reported_on_the_page() {
     assert!(queue.contains("The holders of quota are not shown. You may not read this"), "{queue}");
     embedded.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn usage_has_the_cost_of_what_was_used() {
+    let (embedded, clock) = cluster().await;
+    let pages = dashboard(embedded.admin_client(), clock.clone());
+    assert!(!get(&pages, "/usage").await.contains("Cost"), "there are no prices");
+    clock.sleep(Duration::from_secs(600)).await;
+    // Three CPUs for ten minutes, at two per CPU and hour.
+    let shown = without_markup(&get(&pages, "/usage?since=1h&by=queue&prices=default%2Fcpu%3D2").await);
+    assert!(shown.contains("Cost Cost of lost blue 1 0 0 0 0 0s 0s cpu 0.5 0.0 150 % 1.0"), "{shown}");
+    let shown = without_markup(&get(&pages, "/usage?prices=cpu").await);
+    assert!(shown.contains("Prices: cpu: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01"), "{shown}");
+    embedded.stop().await;
+}

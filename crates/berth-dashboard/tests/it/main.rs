@@ -6,13 +6,14 @@ mod hostile;
 mod readers;
 
 use berth_dashboard::{Dashboard, Hosts, Session};
+use berth_foresight::policy::Prices;
 use berth_runtime::Clock;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 
 /// The pages of a cluster.
 pub fn dashboard(client: Client, clock: Clock) -> Dashboard {
-    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default() }
+    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default(), prices: |_, _| Prices::default() }
 }
 
 /// Sends a request as a browser on this machine does.

@@ -8,6 +8,7 @@ mod simulated;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 /// Time for a pod to accept a connection at its address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -118,8 +118,8 @@ impl PodStreams for Streams {
 /// A connection to a port of a pod: at its address, or through the runtime if this process cannot
 /// reach the pod network.
 async fn open(runtime: Arc<dyn PodRuntime>, state: &PodState, port: u16) -> Box<dyn Duplex> {
-    if let Some(address) = state.ips.first() {
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((address.as_str(), port))).await;
+    if let Some(address) = state.ips.first().and_then(|address| address.parse::<IpAddr>().ok()) {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, runtime.dial(SocketAddr::new(address, port))).await;
         if let Ok(Ok(stream)) = connected {
             return Box::new(stream);
         }

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
+use super::progress::{self, Counted};
 use super::source::SourceOptions;
 use super::{Common, Output, forecasts};
 use crate::forecast::backtest::{Backtest, Errors, backtest};
 use crate::live::forecast::{self, Plan};
 use crate::objects::Template;
-use crate::policy::Prices;
+use crate::policy::{Policy, Prices};
 use crate::replay::Replay;
 use crate::report::{percent, time};
 use crate::snapshot::Snapshot;
@@ -51,7 +54,9 @@ pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> a
     let known = options.source.prepare(snapshot, template)?;
     let only = options.job.as_deref().map(|job| known.find(job)).transpose()?;
     let plan = Plan { draws: usize::from(options.draws), only };
-    let forecasts = forecast::forecast(&known.state, &known.prospect, plan);
+    let jobs = known.state.jobs.len();
+    let text = |passed: Duration| format!("the future of {jobs} jobs, {} runs, {} s", plan.draws, passed.as_secs());
+    let forecasts = progress::during(&text, || forecast::forecast(&known.state, &known.prospect, plan));
     if let (Some(number), true) = (only, forecasts.is_empty()) {
         bail!("{} does not wait: it holds quota", known.state.jobs[number].title());
     }
@@ -92,16 +97,26 @@ pub fn run(options: &Options) -> anyhow::Result<String> {
     let Some(path) = &options.backtest else { bail!("--backtest TRACE is required without a cluster or a snapshot") };
     let trace = options.common.trace(path)?;
     let policies = options.common.policies(&trace, &Prices::default())?;
-    let mut results = Vec::new();
-    for policy in &policies {
-        let replay = Replay::new(&trace, policy)?;
-        let history = replay.run(&mut berth_load::Untimed);
-        results.push(backtest(&trace, &replay, &history, options.forecasts, usize::from(options.draws)));
-    }
+    let results = policies.iter().map(|policy| backtested(options, &trace, policy)).collect::<Result<Vec<_>, _>>()?;
     Ok(match options.output {
         Output::Table => table(&trace, &results),
         Output::Json => format!("{:#}\n", json!({"trace": trace.name, "backtests": results})),
     })
+}
+
+fn backtested(options: &Options, trace: &Trace, policy: &Policy) -> anyhow::Result<Backtest> {
+    let replay = Replay::new(trace, policy)?;
+    let (ended, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let history = progress::during(&|_| progress::counted(&ended, trace.jobs.len(), "jobs ended"), || {
+        replay.run(&mut Counted(&ended))
+    });
+    let text = |_: Duration| progress::counted(&made, options.forecasts, "forecasts made");
+    Ok(progress::during(&text, || {
+        let mut each = || {
+            made.fetch_add(1, Ordering::Relaxed);
+        };
+        backtest(trace, &replay, &history, options.forecasts, usize::from(options.draws), &mut each)
+    }))
 }
 
 fn table(trace: &Trace, results: &[Backtest]) -> String {

@@ -1,5 +1,7 @@
 //! Forecasts as text and JSON.
 
+use std::collections::BTreeMap;
+
 use berth_apimachinery::printed::Table;
 use berth_engine::model::Time;
 use jiff::Timestamp;
@@ -94,4 +96,78 @@ pub fn json(at: Timestamp, forecasts: &[JobForecast]) -> Value {
     };
     let rows: Vec<Value> = forecasts.iter().map(row).collect();
     json!({"at": at.to_string(), "forecasts": rows})
+}
+
+/// The next start and the number of starts, by namespace, cluster queue and flavor.
+#[derive(Debug, Default)]
+pub struct Starts(BTreeMap<(String, String, String), (Time, usize)>);
+
+impl Starts {
+    /// The starts of jobs whose median is known.
+    pub fn of(forecasts: &[JobForecast]) -> Self {
+        let mut starts = Self::default();
+        for it in forecasts {
+            let (Some(at), Some(queue)) = (it.median, &it.cluster_queue) else { continue };
+            for flavor in &it.flavors {
+                let key = (it.key.namespace.to_string(), queue.to_string(), flavor.to_string());
+                let start = starts.0.entry(key).or_insert((at, 0));
+                *start = (start.0.min(at), start.1 + 1);
+            }
+        }
+        starts
+    }
+
+    /// One JSON object per cluster queue and flavor, of the jobs of some namespaces.
+    pub fn json(&self, is_shown: &dyn Fn(&str) -> bool) -> Vec<Value> {
+        let mut sums: BTreeMap<(&str, &str), (Time, usize)> = BTreeMap::new();
+        // The namespace comes first in the order, so each is asked for once.
+        let mut last: Option<(&str, bool)> = None;
+        for ((namespace, queue, flavor), (at, jobs)) in &self.0 {
+            let shown = match last {
+                Some((known, shown)) if known == namespace => shown,
+                _ => is_shown(namespace),
+            };
+            last = Some((namespace, shown));
+            if shown {
+                let sum = sums.entry((queue, flavor)).or_insert((*at, 0));
+                *sum = (sum.0.min(*at), sum.1 + jobs);
+            }
+        }
+        let start = |((queue, flavor), (at, jobs))| json!({"clusterQueue": queue, "flavor": flavor, "jobs": jobs, "next": timestamp(at)});
+        sums.into_iter().map(start).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_engine::model::WorkloadKey;
+
+    use super::*;
+
+    #[test]
+    fn starts_are_summed_over_the_shown_namespaces() {
+        let forecast = |namespace: &str, name: &str, queue: &str, seconds: Option<i64>| JobForecast {
+            key: WorkloadKey { namespace: namespace.into(), name: name.into() },
+            owner: None,
+            cluster_queue: Some(queue.into()),
+            place: 1,
+            median: seconds.map(|seconds| Time(seconds * 1_000_000_000)),
+            p90: None,
+            running: None,
+            flavors: vec!["spot".into()],
+            waits_for: Vec::new(),
+            unknown: None,
+            withheld: 0,
+        };
+        let starts = Starts::of(&[
+            forecast("blue", "a", "q", Some(20)),
+            forecast("blue", "b", "q", None),
+            forecast("green", "c", "q", Some(10)),
+            forecast("green", "d", "r", Some(30)),
+        ]);
+        let row = |queue: &str, jobs: usize, next: &str| json!({"clusterQueue": queue, "flavor": "spot", "jobs": jobs, "next": next});
+        let all = [row("q", 2, "1970-01-01T00:00:10Z"), row("r", 1, "1970-01-01T00:00:30Z")];
+        assert_eq!(starts.json(&|_| true), all);
+        assert_eq!(starts.json(&|namespace| namespace == "blue"), [row("q", 1, "1970-01-01T00:00:20Z")]);
+    }
 }

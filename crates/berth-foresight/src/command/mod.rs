@@ -4,7 +4,7 @@ pub mod check;
 pub mod forecast;
 pub mod forecasts;
 pub mod migrate;
-mod progress;
+pub mod progress;
 pub mod replay;
 pub mod source;
 pub mod what_if;
@@ -154,16 +154,7 @@ fn policy_file(name: &str) -> anyhow::Result<Policy> {
 pub fn prices(given: &[String]) -> anyhow::Result<Prices> {
     let mut prices = Prices::default();
     for text in given {
-        let wrong = || anyhow!("--price {text}: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01");
-        let (key, price) = text.split_once('=').ok_or_else(wrong)?;
-        let price = price.parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0).ok_or_else(wrong)?;
-        // Names of extended resources contain a slash, too: `nvidia.com/gpu`. Flavors have no dot
-        // before their slash unless a resource with its own slash follows.
-        let (flavor, resource) = match key.split_once('/') {
-            Some((flavor, resource)) if resource.contains('/') || !flavor.contains('.') => (Some(flavor), resource),
-            _ => (None, key),
-        };
-        prices.set(Name::from(resource), flavor.map(Name::from), price);
+        prices.add(text).map_err(|problem| anyhow!("--price {problem}"))?;
     }
     Ok(prices)
 }

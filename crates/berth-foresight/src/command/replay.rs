@@ -86,18 +86,16 @@ fn replay_all(trace: &Trace, policies: &[Policy]) -> anyhow::Result<Vec<Figures>
             done.push((number, figures(trace, policy, &history)));
         }
     };
-    let mut all: Vec<(usize, Figures)> = Vec::new();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        progress::show(&ended, trace.jobs.len() * policies.len(), &|| {
-            workers.iter().all(|worker| worker.is_finished())
-        });
-        for worker in workers {
-            match worker.join() {
-                Ok(done) => all.extend(done),
+    let jobs = trace.jobs.len() * policies.len();
+    let mut all: Vec<(usize, Figures)> = progress::during(&|_| progress::counted(&ended, jobs, "jobs ended"), || {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let join = |worker: std::thread::ScopedJoinHandle<'_, _>| match worker.join() {
+                Ok(done) => done,
                 Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
+            };
+            workers.into_iter().flat_map(join).collect()
+        })
     });
     all.sort_by_key(|(number, _)| *number);
     Ok(all.into_iter().map(|(_, figures)| figures).collect())

@@ -9,9 +9,9 @@ use berth_apimachinery::printed::Table;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Output;
 use super::forecasts::{from_now, timestamp};
 use super::source::SourceOptions;
+use super::{Output, progress};
 use crate::live::future::JobFuture;
 use crate::live::what_if::{Comparison, Figures, Row, compare};
 use crate::objects::Template;
@@ -71,7 +71,12 @@ pub fn run(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> an
     let before = options.source.prepare(snapshot, template)?;
     let after = options.source.prepare(&changed, template)?;
     let prices = super::prices(&options.prices)?;
-    let comparison = compare((&before.state, &before.prospect), (&after.state, &after.prospect), &prices);
+    let jobs = after.state.jobs.len();
+    let text =
+        |passed: Duration| format!("the future of {jobs} jobs without and with the changes, {} s", passed.as_secs());
+    let comparison = progress::during(&text, || {
+        compare((&before.state, &before.prospect), (&after.state, &after.prospect), &prices)
+    });
     Ok(match options.output {
         Output::Table => table(&comparison, options.all),
         Output::Json => format!("{:#}\n", json(&comparison, options.all)),

@@ -94,8 +94,15 @@ struct Forecast {
     limits: Option<Duration>,
 }
 
-/// Makes at most `forecasts` forecasts of `draws` draws each.
-pub fn backtest(trace: &Trace, replay: &Replay<'_>, history: &History, forecasts: usize, draws: usize) -> Backtest {
+/// Makes at most `forecasts` forecasts of `draws` draws each; calls `each` after each of them.
+pub fn backtest(
+    trace: &Trace,
+    replay: &Replay<'_>,
+    history: &History,
+    forecasts: usize,
+    draws: usize,
+    each: &mut dyn FnMut(),
+) -> Backtest {
     let mut waited: Vec<usize> = (0..trace.jobs.len())
         .filter(|number| {
             let record = &history.jobs[*number];
@@ -117,6 +124,7 @@ pub fn backtest(trace: &Trace, replay: &Replay<'_>, history: &History, forecasts
             calibration.record(created.after(forecast.truth), p90, forecast.truth);
         }
         made.push(forecast);
+        each();
     }
     let known: Vec<(Duration, (Duration, Duration))> =
         made.iter().filter_map(|it| Some((it.truth, it.predicted?))).collect();

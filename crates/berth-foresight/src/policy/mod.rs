@@ -121,6 +121,28 @@ impl Prices {
         self.prices.extend(other.prices.iter().map(|(key, price)| (key.clone(), *price)));
     }
 
+    /// Adds a price given as `[FLAVOR/]RESOURCE=PRICE`.
+    ///
+    /// # Errors
+    /// The text has another form; the message names the accepted one.
+    pub fn add(&mut self, text: &str) -> Result<(), String> {
+        let wrong = || format!("{text}: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01");
+        let (key, price) = text.split_once('=').ok_or_else(wrong)?;
+        let price = price.trim().parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0).ok_or_else(wrong)?;
+        let key = key.trim();
+        // Names of extended resources contain a slash, too: `nvidia.com/gpu`. Flavors have no dot
+        // before their slash unless a resource with its own slash follows.
+        let (flavor, resource) = match key.split_once('/') {
+            Some((flavor, resource)) if resource.contains('/') || !flavor.contains('.') => (Some(flavor), resource),
+            _ => (None, key),
+        };
+        if resource.is_empty() || flavor == Some("") {
+            return Err(wrong());
+        }
+        self.set(Name::from(resource), flavor.map(Name::from), price);
+        Ok(())
+    }
+
     /// True if there is no price.
     pub fn is_empty(&self) -> bool {
         self.prices.is_empty()

@@ -160,7 +160,8 @@ pub(crate) fn time(seconds: f64) -> String {
 
 /// A number for people, with three or four digits.
 pub fn number(value: f64) -> String {
-    match value {
+    // An empty sum is a negative zero.
+    match value + 0.0 {
         it if it.abs() < 10.0 => format!("{it:.2}"),
         it if it.abs() < 100.0 => format!("{it:.1}"),
         it => format!("{it:.0}"),

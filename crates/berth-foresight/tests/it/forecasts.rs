@@ -34,13 +34,15 @@ fn with_constant_run_times_every_forecast_is_exact() {
     let policy = BuiltIn::Fifo.policy(&trace);
     let replay = Replay::new(&trace, &policy).expect("every job has a queue");
     let history = replay.run(&mut Untimed);
-    let result = backtest(&trace, &replay, &history, 20, 5);
+    let mut made = 0;
+    let result = backtest(&trace, &replay, &history, 20, 5, &mut || made += 1);
+    assert_eq!(made, result.forecasts);
     assert_eq!((result.waited, result.forecasts, result.unknown), (39, 20, 0));
     // The first forecasts are made before enough jobs have ended; declared limits are exact here.
     assert_eq!((result.limits.count, result.limits.median_seconds), (20, 0.0));
     assert_eq!(result.median.median_seconds, 0.0, "{result:?}");
     assert_eq!(result.within_p90, 1.0);
-    assert_eq!(backtest(&trace, &replay, &history, 20, 5), result, "the same draws each time");
+    assert_eq!(backtest(&trace, &replay, &history, 20, 5, &mut || ()), result, "the same draws each time");
 }
 
 #[test]

@@ -19,11 +19,14 @@ use super::forward::{Transport, forward, write_framed};
 use super::zone::{Answer, Zone};
 use crate::plain::Loopback;
 use crate::resolvers;
+use crate::sides::{Sides, Transport as SocketKind};
 
 /// Maximum number of questions to process at the same time. More wait in the socket's buffer.
 const QUESTIONS_MAX: usize = 512;
 /// Maximum number of open TCP connections.
 const CONNECTIONS_MAX: usize = 128;
+/// Maximum number of TCP connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Time after which an idle TCP connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
 /// Time to wait for the cluster's objects after a start. Without them, the server would report
@@ -148,10 +151,14 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// Binds both sockets to one address.
-    pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let udp = UdpSocket::bind(address).await?;
-        let tcp = TcpListener::bind(udp.local_addr()?).await?;
-        Ok(Self { udp, tcp })
+    pub(crate) async fn bind(sides: &Sides, address: SocketAddr) -> io::Result<Self> {
+        let udp = sides.socket(address, SocketKind::Datagram).await?;
+        udp.bind(&address.into())?;
+        let tcp = sides.socket(address, SocketKind::Stream).await?;
+        tcp.set_reuse_address(true)?;
+        tcp.bind(&address.into())?;
+        tcp.listen(BACKLOG)?;
+        Ok(Self { udp: UdpSocket::from_std(udp.into())?, tcp: TcpListener::from_std(tcp.into())? })
     }
 
     /// Answers questions until the future is dropped.

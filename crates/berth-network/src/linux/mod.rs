@@ -8,6 +8,7 @@
 mod leftovers;
 mod namespace;
 mod nft;
+mod routes;
 mod turn;
 
 use std::collections::BTreeSet;
@@ -22,12 +23,15 @@ use berth_pod_runtime::PodUid;
 use futures::TryStreamExt;
 use ipnet::Ipv4Net;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use crate::identity::Identity;
-use crate::ranges::{Ranges, choose, overlap};
+use crate::ranges::{Ranges, overlap};
 use namespace::{INTERFACE, Settings, ignore_existing};
+pub(crate) use nft::Diversion;
+pub(crate) use routes::free_range;
+use routes::{Route, TABLE_MAIN, add_local_route, default_mtu, range, routes};
 
 /// Numbers of the kernel's errors.
 mod errno {
@@ -35,8 +39,8 @@ mod errno {
     pub(super) const EXIST: i32 = 17;
 }
 
-/// Number of the routing table of the machine's own addresses.
-const TABLE_LOCAL: u32 = 255;
+/// Name of the loopback interface.
+const LOOPBACK: &str = "lo";
 
 /// Failure to change the machine's network.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,8 @@ pub(crate) enum LinkError {
     Netlink { what: String, source: rtnetlink::Error },
     #[error("process {0} has no network namespace")]
     NoProcess(u32),
+    #[error("the network interface of pod {0} vanished while it was configured")]
+    NoInterface(PodUid),
     #[error("the pod network {wanted} overlaps {used}, which this machine uses; configure another range")]
     RangeInUse { wanted: Ipv4Net, used: Ipv4Net },
     #[error("this machine uses addresses of every range that Berth tries; configure a free range")]
@@ -207,15 +213,35 @@ impl Links {
         Ok(())
     }
 
-    /// Connects the namespace of a process. A pair of interfaces that exists already is completed.
+    /// Delivers all traffic of pods to other networks to transparent sockets in this namespace, in
+    /// which addresses of Services are local as well. Nothing leaves the namespace by itself.
+    pub(crate) async fn divert(&self, services: Ipv4Net, to: Diversion) -> Result<(), LinkError> {
+        let up = LinkUnspec::new_with_name(LOOPBACK).up().build();
+        self.handle.link().set(up).execute().await.map_err(LinkError::of("setting the loopback interface up"))?;
+        add_local_route(&self.handle, self.bridge, services, 0).await?;
+        disable_bridge_filter()?;
+        let own = [self.ranges.pods, services];
+        nft::divert(&self.identity.table(), &self.identity.bridge(), &own, to).map_err(|source| LinkError::Io {
+            what: "the kernel's packet filter (nf_tables) rejects the rules of the pod network".to_owned(),
+            source,
+        })?;
+        let loopback = index_of(&self.handle, LOOPBACK).await?.unwrap_or(1);
+        let all = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(Ipv4Addr::UNSPECIFIED, 0)
+            .output_interface(loopback)
+            .kind(RouteType::Local)
+            .scope(RouteScope::Host)
+            // Routes to pods have precedence, because they are in the same table.
+            .table_id(TABLE_MAIN)
+            .build();
+        let added = self.handle.route().add(all).execute().await;
+        ignore_existing(added).map_err(LinkError::of("adding a local route for all addresses"))
+    }
+
+    /// Connects a pod's network namespace. A pair of interfaces that exists already is completed.
     /// It is replaced if its other end is no longer in a pod.
-    pub(crate) async fn connect(&self, pod: &PodUid, pid: u32, address: Ipv4Addr) -> Result<(), LinkError> {
-        let path = format!("/proc/{pid}/ns/net");
-        let namespace = match File::open(&path) {
-            Ok(file) => Arc::new(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LinkError::NoProcess(pid)),
-            Err(source) => return Err(LinkError::Io { what: path, source }),
-        };
+    pub(crate) async fn connect(&self, pod: &PodUid, namespace: File, address: Ipv4Addr) -> Result<(), LinkError> {
+        let namespace = Arc::new(namespace);
         let settings = Settings { address, range: self.ranges.pods, gateway: self.ranges.gateway };
         let name = self.identity.interface(pod);
         let is_new = self.create_pair(&name, &namespace, address).await?;
@@ -228,7 +254,7 @@ impl Links {
         self.create_pair(&name, &namespace, address).await?;
         match namespace::configure(namespace, settings).await? {
             true => Ok(()),
-            false => Err(LinkError::NoProcess(pid)),
+            false => Err(LinkError::NoInterface(pod.clone())),
         }
     }
 
@@ -274,16 +300,22 @@ impl Links {
     /// Deletes the interfaces at the bridge that do not belong to a pod in `pods`.
     pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
         let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
-        for link in namespace::links(&self.handle).await? {
-            let is_port = link.attributes.contains(&LinkAttribute::Controller(self.bridge));
-            if let Some(name) = name_of(&link)
-                && is_port
-                && !kept.contains(name)
-            {
-                self.delete(name).await?;
-            }
+        for name in self.ports().await?.iter().filter(|name| !kept.contains(*name)) {
+            self.delete(name).await?;
         }
         Ok(())
+    }
+
+    /// True if no pod is connected.
+    pub(crate) async fn is_empty(&self) -> Result<bool, LinkError> {
+        Ok(self.ports().await?.is_empty())
+    }
+
+    /// Names of the interfaces at the bridge.
+    async fn ports(&self) -> Result<Vec<String>, LinkError> {
+        let links = namespace::links(&self.handle).await?;
+        let ports = links.iter().filter(|link| link.attributes.contains(&LinkAttribute::Controller(self.bridge)));
+        Ok(ports.filter_map(name_of).map(str::to_owned).collect())
     }
 
     /// Deletes the bridge, all interfaces at it, and the packet filter table. Forwarding remains
@@ -296,90 +328,34 @@ impl Links {
     }
 }
 
+/// Keeps the packet filter of this namespace from seeing packets at the bridge. The transparent
+/// socket that it assigns there would be lost before the packet arrives at the IP layer, which the
+/// filter would not see a second time.
+fn disable_bridge_filter() -> Result<(), LinkError> {
+    const SETTING: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    match std::fs::read_to_string(SETTING) {
+        Ok(text) if text.trim() != "0" => std::fs::write(SETTING, "0")
+            .map_err(|source| LinkError::Io { what: format!("setting {SETTING} to 0"), source }),
+        // The kernel's module br_netfilter is not loaded.
+        _ => Ok(()),
+    }
+}
+
+/// Opens the network namespace of a process.
+pub(crate) fn namespace_of(pid: u32) -> Result<File, LinkError> {
+    let path = format!("/proc/{pid}/ns/net");
+    File::open(&path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => LinkError::NoProcess(pid),
+        _ => LinkError::Io { what: path, source },
+    })
+}
+
 /// A netlink connection in the namespace of the calling thread, and the task that drives it.
 fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkError> {
     let connected = rtnetlink::new_connection();
     let (connection, handle, _) =
         connected.map_err(|source| LinkError::Io { what: "opening a netlink socket".to_owned(), source })?;
     Ok((connection, handle))
-}
-
-/// A route of this machine.
-#[derive(Clone, Copy, Debug)]
-struct Route {
-    destination: Ipv4Net,
-    interface: Option<u32>,
-    /// True if the addresses belong to this machine.
-    is_local: bool,
-    metric: u32,
-}
-
-/// The IPv4 routes of this machine, except those of the interface `own` and the loopback network.
-/// The default route has prefix length 0.
-async fn routes(handle: &Handle, own: Option<u32>) -> Result<Vec<Route>, LinkError> {
-    let filter = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let messages: Vec<RouteMessage> =
-        handle.route().get(filter).execute().try_collect().await.map_err(LinkError::of("listing routes"))?;
-    let parsed = messages.iter().filter_map(|message| {
-        if !matches!(message.header.kind, RouteType::Unicast | RouteType::Local) {
-            return None;
-        }
-        let (mut destination, mut interface, mut metric) = (Ipv4Addr::UNSPECIFIED, None, 0);
-        for attribute in &message.attributes {
-            match attribute {
-                RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
-                RouteAttribute::Oif(index) => interface = Some(*index),
-                RouteAttribute::Priority(given) => metric = *given,
-                _ => {}
-            }
-        }
-        let destination = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
-        Some(Route { destination, interface, is_local: message.header.kind == RouteType::Local, metric })
-    });
-    Ok(parsed
-        .filter(|route| !route.destination.network().is_loopback())
-        .filter(|route| own.is_none() || route.interface != own)
-        .collect())
-}
-
-/// Chooses the range of the pod network.
-fn range(
-    wanted: Option<Ipv4Net>,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-    routes: &[Route],
-) -> Result<Ipv4Net, LinkError> {
-    if let Some(known) = known
-        && is_used
-    {
-        return Ok(known);
-    }
-    let mut used: Vec<Ipv4Net> =
-        routes.iter().map(|route| route.destination).filter(|range| range.prefix_len() > 0).collect();
-    if let Some(wanted) = wanted.map(|range| range.trunc()) {
-        let other = used.iter().find(|other| overlap(wanted, **other));
-        return other.map_or(Ok(wanted), |other| Err(LinkError::RangeInUse { wanted, used: *other }));
-    }
-    // Name servers are often reached through the default route.
-    used.extend(crate::resolvers::of_host().into_iter().filter_map(|server| match server {
-        std::net::IpAddr::V4(address) => Some(Ipv4Net::from(address)),
-        std::net::IpAddr::V6(_) => None,
-    }));
-    choose(known, &used).ok_or(LinkError::NoRange)
-}
-
-/// The packet size of the interface of the default route. Larger packets from pods would be
-/// fragmented or lost.
-async fn default_mtu(handle: &Handle, routes: &[Route]) -> Result<Option<u32>, LinkError> {
-    let default = routes.iter().find(|route| route.destination.prefix_len() == 0).and_then(|route| route.interface);
-    let links = namespace::links(handle).await?;
-    let link = links.iter().find(|link| Some(link.header.index) == default);
-    Ok(link.and_then(|link| {
-        link.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::Mtu(mtu) => Some(*mtu),
-            _ => None,
-        })
-    }))
 }
 
 async fn ensure_bridge(
@@ -406,21 +382,6 @@ async fn ensure_bridge(
         what: format!("the bridge {name} vanished"),
         source: io::ErrorKind::NotFound.into(),
     })
-}
-
-/// Makes all addresses in a range addresses of this machine. A connection to one of them is refused
-/// if there is no listener.
-async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u32) -> Result<(), LinkError> {
-    let route = RouteMessageBuilder::<Ipv4Addr>::new()
-        .priority(metric)
-        .destination_prefix(range.network(), range.prefix_len())
-        .output_interface(bridge)
-        .kind(RouteType::Local)
-        .scope(RouteScope::Host)
-        .table_id(TABLE_LOCAL)
-        .build();
-    let added = handle.route().add(route).execute().await;
-    ignore_existing(added).map_err(LinkError::of(format!("adding a local route for {range}")))
 }
 
 async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, LinkError> {

@@ -12,7 +12,7 @@ use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use rustix::thread::LinkNameSpaceType;
 use tokio::sync::oneshot;
 
-use super::{LinkError, connect, errno, index_of};
+use super::{LOOPBACK, LinkError, connect, errno, index_of};
 
 /// Name of the interface of a pod.
 pub(super) const INTERFACE: &str = "eth0";
@@ -69,7 +69,7 @@ async fn apply_with(handle: &Handle, settings: Settings) -> Result<bool, LinkErr
         let message = LinkUnspec::new_with_name(name).up().build();
         handle.link().set(message).execute().await.map_err(LinkError::of(format!("setting {name} up in a pod")))
     };
-    up("lo").await?;
+    up(LOOPBACK).await?;
     let Some(index) = index_of(handle, INTERFACE).await? else { return Ok(false) };
     let add = handle.address().add(index, settings.address.into(), settings.range.prefix_len());
     ignore_existing(add.execute().await).map_err(LinkError::of("setting a pod's address"))?;

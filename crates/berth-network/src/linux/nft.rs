@@ -38,17 +38,24 @@ const ANSWER_MAX: usize = 4096;
 /// Maximum size of the part of a list that the kernel sends at once.
 const PART_MAX: usize = 64 * 1024;
 
+const NF_INET_PRE_ROUTING: u32 = 0;
 const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_FORWARD: u32 = 2;
 const NF_INET_POST_ROUTING: u32 = 4;
+/// Priority -150, as the kernel's number.
+const PRIORITY_MANGLE: u32 = u32::MAX - 149;
 const PRIORITY_FILTER: u32 = 0;
 const PRIORITY_SOURCE_NAT: u32 = 100;
 const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
 const NFT_REG_VERDICT: u32 = 0;
 const NFT_REG_1: u32 = 1;
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const IPV4_PROTOCOL: u32 = 9;
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
 const NFT_META_IIFNAME: u32 = 6;
 const NFT_META_OIFNAME: u32 = 7;
 const NFT_CT_STATE: u32 = 0;
@@ -103,6 +110,42 @@ pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option
         batch.rule(table, "local", local);
     }
     batch.commit()
+}
+
+/// Delivers the TCP connections and datagrams of the pods of `bridge` to other networks to the
+/// transparent sockets at the ports of `to`, and drops their other packets to other networks.
+pub(super) fn divert(table: &str, bridge: &str, own: &[Ipv4Net], to: Diversion) -> io::Result<()> {
+    let mut batch = Batch::begin();
+    batch.table(NFT_MSG_NEWTABLE, table);
+    batch.table(NFT_MSG_DELTABLE, table);
+    batch.table(NFT_MSG_NEWTABLE, table);
+    batch.chain(table, "outgoing", "filter", NF_INET_PRE_ROUTING, PRIORITY_MANGLE);
+    let to_others = || {
+        let mut rule = Rule::default();
+        rule.interface(NFT_META_IIFNAME, bridge, Compare::Equal);
+        for range in own {
+            rule.address(IPV4_DESTINATION, range.trunc(), Compare::Different);
+        }
+        rule
+    };
+    for (protocol, port) in [(PROTOCOL_TCP, to.tcp), (PROTOCOL_UDP, to.udp)] {
+        let mut rule = to_others();
+        rule.protocol(protocol);
+        rule.transparent_proxy(port);
+        rule.verdict(NF_ACCEPT);
+        batch.rule(table, "outgoing", rule);
+    }
+    let mut others = to_others();
+    others.verdict(NF_DROP);
+    batch.rule(table, "outgoing", others);
+    batch.commit()
+}
+
+/// The ports of the transparent sockets that receive the traffic to other networks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Diversion {
+    pub(crate) tcp: u16,
+    pub(crate) udp: u16,
 }
 
 /// Removes the table. Succeeds if it does not exist.
@@ -280,9 +323,28 @@ impl Rule {
         self.compare(Compare::Equal, &[0; 4]);
     }
 
-    fn drop(&mut self) {
-        let verdict = nested(2, &number(1, NF_DROP));
+    /// Matches packets of a transport protocol.
+    fn protocol(&mut self, protocol: u8) {
+        let header = number(2, NFT_PAYLOAD_NETWORK_HEADER);
+        self.expression("payload", [number(1, NFT_REG_1), header, number(3, IPV4_PROTOCOL), number(4, 1)].concat());
+        self.compare(Compare::Equal, &[protocol]);
+    }
+
+    /// Assigns the packet to a transparent socket: that of its connection, or else the socket at
+    /// this port of the receiving interface. Does not match without such a socket.
+    fn transparent_proxy(&mut self, port: u16) {
+        let value = attribute(1, &port.to_be_bytes());
+        self.expression("immediate", [number(1, NFT_REG_1), nested(2, &value)].concat());
+        self.expression("tproxy", [number(1, NFPROTO_IPV4.into()), number(3, NFT_REG_1)].concat());
+    }
+
+    fn verdict(&mut self, verdict: u32) {
+        let verdict = nested(2, &number(1, verdict));
         self.expression("immediate", [number(1, NFT_REG_VERDICT), nested(2, &verdict)].concat());
+    }
+
+    fn drop(&mut self) {
+        self.verdict(NF_DROP);
     }
 }
 

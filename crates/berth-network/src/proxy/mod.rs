@@ -5,7 +5,7 @@
 //! Service without endpoints. An endpoint sees the machine's address as the address of its client.
 
 mod rotation;
-mod tcp;
+pub(crate) mod tcp;
 mod udp;
 mod wanted;
 
@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
 use parking_lot::Mutex;
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::published::Protocol;
+use crate::sides::{Sides, Transport};
 use rotation::Rotation;
 pub(crate) use wanted::{Place, Wanted, wanted};
 
@@ -91,6 +92,7 @@ pub(crate) struct Proxy {
     insiders: Arc<Insiders>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
     bridge: String,
+    sides: Sides,
 }
 
 /// The clients of this machine and of its pods.
@@ -104,9 +106,9 @@ pub(crate) struct Insiders {
 
 impl Proxy {
     /// A proxy without listeners. `bridge` is the interface to which pods are connected.
-    pub(crate) fn new(insiders: Insiders, bridge: String) -> Self {
+    pub(crate) fn new(insiders: Insiders, bridge: String, sides: Sides) -> Self {
         let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Self { listeners: Mutex::default(), connections, insiders: Arc::new(insiders), bridge }
+        Self { listeners: Mutex::default(), connections, insiders: Arc::new(insiders), bridge, sides }
     }
 
     /// Replaces the listeners of an object. Open connections are kept.
@@ -149,21 +151,22 @@ impl Proxy {
         let insiders = (want.front.clients != Clients::All).then(|| self.insiders.clone());
         let task = match want.front.protocol {
             Protocol::Tcp => {
-                let listener = tcp::listen(self.bind(want.front)?)?;
-                tokio::spawn(tcp::serve(listener, rotation.clone(), self.connections.clone(), insiders))
+                let listener = tcp::listen(self.bind(want.front).await?)?;
+                let connections = self.connections.clone();
+                tokio::spawn(tcp::serve(listener, rotation.clone(), connections, insiders, self.sides.clone()))
             }
             Protocol::Udp => {
-                let socket = tokio::net::UdpSocket::from_std(self.bind(want.front)?.into())?;
-                tokio::spawn(udp::serve(Arc::new(socket), rotation.clone(), insiders))
+                let socket = tokio::net::UdpSocket::from_std(self.bind(want.front).await?.into())?;
+                tokio::spawn(udp::serve(Arc::new(socket), rotation.clone(), insiders, self.sides.clone()))
             }
         };
         Ok(Listener { rotation, task })
     }
 
     /// A socket that is bound to its address.
-    fn bind(&self, front: Front) -> io::Result<Socket> {
-        let kind = if front.protocol == Protocol::Tcp { Type::STREAM } else { Type::DGRAM };
-        let socket = Socket::new(Domain::for_address(front.address), kind, None)?;
+    async fn bind(&self, front: Front) -> io::Result<Socket> {
+        let kind = if front.protocol == Protocol::Tcp { Transport::Stream } else { Transport::Datagram };
+        let socket = self.sides.socket(front.address, kind).await?;
         if front.protocol == Protocol::Tcp {
             // Connections of a closed listener may still exist.
             socket.set_reuse_address(true)?;
@@ -175,7 +178,6 @@ impl Proxy {
                 socket.bind_device(Some(self.bridge.as_bytes()))?;
             }
         }
-        socket.set_nonblocking(true)?;
         socket.bind(&front.address.into())?;
         Ok(socket)
     }

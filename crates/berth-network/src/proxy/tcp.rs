@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::{Insiders, rotation::Rotation, serves};
+use crate::sides::Sides;
 
 /// Maximum number of connections that wait to be accepted by this process.
 const BACKLOG: i32 = 1024;
@@ -33,6 +34,7 @@ pub(super) async fn serve(
     rotation: Arc<Rotation>,
     connections: Arc<Semaphore>,
     insiders: Option<Arc<Insiders>>,
+    sides: Sides,
 ) {
     loop {
         let (stream, client) = match listener.accept().await {
@@ -52,18 +54,18 @@ pub(super) async fn serve(
             reset(&stream);
             continue;
         };
-        let rotation = rotation.clone();
+        let (rotation, sides) = (rotation.clone(), sides.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            pass_on(stream, client, &rotation).await;
+            pass_on(stream, client, &rotation, &sides).await;
         });
     }
 }
 
-async fn pass_on(mut client: TcpStream, address: SocketAddr, rotation: &Rotation) {
+async fn pass_on(client: TcpStream, address: SocketAddr, rotation: &Rotation, sides: &Sides) {
     for endpoint in rotation.choose(address.ip()) {
-        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(endpoint)).await;
-        let mut server = match connected {
+        let connected = tokio::time::timeout(CONNECT, sides.connect(endpoint)).await;
+        let server = match connected {
             Ok(Ok(server)) => server,
             Ok(Err(error)) => {
                 tracing::debug!(%endpoint, %error, "an endpoint of a Service does not accept connections");
@@ -72,18 +74,22 @@ async fn pass_on(mut client: TcpStream, address: SocketAddr, rotation: &Rotation
             Err(_) => continue,
         };
         rotation.chosen(address.ip(), endpoint);
-        for stream in [&client, &server] {
-            prepare(stream);
-        }
-        let copied = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
-        if copied.is_err() {
-            // The other end sees that the connection broke, as without a proxy.
-            reset(&client);
-            reset(&server);
-        }
-        return;
+        return relay(client, server).await;
     }
     reset(&client);
+}
+
+/// Copies bytes between two connections until both are closed.
+pub(crate) async fn relay(mut client: TcpStream, mut server: TcpStream) {
+    for stream in [&client, &server] {
+        prepare(stream);
+    }
+    let copied = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
+    if copied.is_err() {
+        // The other end sees that the connection broke, as without a proxy.
+        reset(&client);
+        reset(&server);
+    }
 }
 
 /// Sets socket options. If that fails, the connection still works, but may be slower or stay open
@@ -94,6 +100,6 @@ fn prepare(stream: &TcpStream) {
 }
 
 /// Makes the kernel reset the connection when the stream is dropped.
-fn reset(stream: &TcpStream) {
+pub(crate) fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

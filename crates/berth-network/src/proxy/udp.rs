@@ -2,7 +2,7 @@
 //! more.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Insiders, rotation::Rotation, serves};
+use crate::sides::Sides;
 
 /// Time without datagrams after which a client may get another endpoint.
 const IDLE: Duration = Duration::from_secs(60);
@@ -36,7 +37,12 @@ impl Drop for Flow {
     }
 }
 
-pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insiders: Option<Arc<Insiders>>) {
+pub(super) async fn serve(
+    socket: Arc<UdpSocket>,
+    rotation: Arc<Rotation>,
+    insiders: Option<Arc<Insiders>>,
+    sides: Sides,
+) {
     let local = socket.local_addr().ok().map(|address| address.ip());
     let mut flows: BTreeMap<SocketAddr, Flow> = BTreeMap::new();
     let mut buffer = vec![0; DATAGRAM_MAX];
@@ -64,7 +70,7 @@ pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insid
             if flows.len() >= FLOWS_MAX {
                 continue;
             }
-            let Some(flow) = open(&socket, client, &rotation).await else { continue };
+            let Some(flow) = open(&socket, client, &rotation, &sides).await else { continue };
             flows.insert(client, flow);
         }
         if let Some(flow) = flows.get(&client) {
@@ -75,10 +81,9 @@ pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insid
     }
 }
 
-async fn open(front: &Arc<UdpSocket>, client: SocketAddr, rotation: &Rotation) -> Option<Flow> {
+async fn open(front: &Arc<UdpSocket>, client: SocketAddr, rotation: &Rotation, sides: &Sides) -> Option<Flow> {
     let endpoint = *rotation.choose(client.ip()).first()?;
-    let socket = UdpSocket::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)).await.ok()?;
-    socket.connect(endpoint).await.ok()?;
+    let socket = sides.datagrams_to(endpoint).await.ok()?;
     rotation.chosen(client.ip(), endpoint);
     let (socket, used) = (Arc::new(socket), Arc::new(Mutex::new(Instant::now())));
     let answers = tokio::spawn(pass_back(front.clone(), socket.clone(), client, used.clone()));

@@ -20,9 +20,9 @@ pub(crate) trait Place {
     /// The address at which this machine serves a cluster IP, and to which clients; `None` if it
     /// cannot serve it.
     fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)>;
-    /// An additional address of a Service for clients on this machine; `None` if they reach it at
-    /// [`Place::service_address`].
-    fn machine_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr>;
+    /// An additional address for a port of a Service for clients on this machine; `None` if they
+    /// reach it at [`Place::service_address`], or if this process may not open the port.
+    fn machine_address(&self, cluster_ip: Ipv4Addr, port: u16) -> Option<Ipv4Addr>;
     /// True if this machine may listen at an external address of a Service.
     fn has_external(&self, address: Ipv4Addr) -> bool;
     /// Addresses for node ports.
@@ -52,7 +52,7 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
             }
         };
         let own = place.service_address(cluster_ip).into_iter();
-        let own = own.chain(place.machine_address(cluster_ip).map(|address| (address, Clients::Machine)));
+        let own = own.chain(place.machine_address(cluster_ip, port.number).map(|address| (address, Clients::Machine)));
         let external = service.external.iter().copied().filter(|address| place.has_external(*address));
         for (address, clients) in own.chain(external.map(|address| (address, Clients::All))) {
             add(address, port.number, clients);
@@ -93,7 +93,7 @@ mod tests {
         fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
             Some((cluster_ip, Clients::MachineFirst))
         }
-        fn machine_address(&self, _: Ipv4Addr) -> Option<Ipv4Addr> {
+        fn machine_address(&self, _: Ipv4Addr, _: u16) -> Option<Ipv4Addr> {
             None
         }
         fn has_external(&self, address: Ipv4Addr) -> bool {

@@ -3,6 +3,8 @@
 #[cfg(target_os = "linux")]
 mod pods;
 #[cfg(target_os = "linux")]
+mod rootless;
+#[cfg(target_os = "linux")]
 mod services;
 #[cfg(target_os = "linux")]
 mod space;

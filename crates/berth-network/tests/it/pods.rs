@@ -18,6 +18,7 @@ pub(crate) fn options(folder: &Path) -> Options {
     Options {
         folder: folder.to_owned(),
         level: Level::Full,
+        helper: Some(env!("CARGO_BIN_EXE_berth-network-helper").into()),
         pod_range: None,
         cluster_domain: "cluster.local".to_owned(),
         service_range: "10.96.0.0/16".parse().unwrap(),

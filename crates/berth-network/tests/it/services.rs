@@ -26,15 +26,15 @@ use crate::space::{Space, ip, isolated};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-struct World {
-    network: Arc<Network>,
-    gateway: Ipv4Addr,
+pub(crate) struct World {
+    pub(crate) network: Arc<Network>,
+    pub(crate) gateway: Ipv4Addr,
     client: Client,
 }
 
 impl World {
     /// Starts an API server and the controllers. They run until the test's runtime ends.
-    async fn new(options: Options) -> Self {
+    pub(crate) async fn new(options: Options) -> Self {
         let clock = Clock::system();
         let of_server = clock.clone();
         let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || of_server.now())));
@@ -49,8 +49,8 @@ impl World {
     }
 
     /// Starts a pod, with its object.
-    async fn pod(&self, name: &str, app: &str) -> (Space, IpAddr) {
-        let space = Space::new();
+    pub(crate) async fn pod(&self, name: &str, app: &str) -> (Space, IpAddr) {
+        let space = Space::of(self.network.as_ref());
         let address = self.network.allocate(&uid(name)).await.unwrap();
         self.network.connect(&uid(name), space.pid()).await.unwrap();
         self.object(name, app, address).await;
@@ -77,7 +77,7 @@ impl World {
         api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    async fn service(&self, name: &str, spec: Value) -> Service {
+    pub(crate) async fn service(&self, name: &str, spec: Value) -> Service {
         let api: Api<Service> = Api::namespaced(self.client.clone(), "default");
         let service = json!({"metadata": {"name": name}, "spec": spec});
         api.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap()
@@ -85,7 +85,7 @@ impl World {
 }
 
 /// Repeats a call until it returns a value.
-async fn eventually<T>(what: &str, mut call: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, mut call: impl AsyncFnMut() -> Option<T>) -> T {
     #[expect(clippy::disallowed_methods, reason = "a deadline of the test")]
     let start = Instant::now();
     loop {
@@ -98,7 +98,7 @@ async fn eventually<T>(what: &str, mut call: impl AsyncFnMut() -> Option<T>) -> 
 }
 
 /// Responds to every connection and datagram on port 8080 with `text`.
-fn serve(address: IpAddr, text: &'static str) {
+pub(crate) fn serve(address: IpAddr, text: &'static str) {
     let tcp = TcpListener::bind((address, 8080)).unwrap();
     let udp = UdpSocket::bind((address, 8080)).unwrap();
     std::thread::spawn(move || {
@@ -114,7 +114,7 @@ fn serve(address: IpAddr, text: &'static str) {
     });
 }
 
-fn ask(address: (IpAddr, u16)) -> std::io::Result<String> {
+pub(crate) fn ask(address: (IpAddr, u16)) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(address), TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut text = String::new();
@@ -122,7 +122,7 @@ fn ask(address: (IpAddr, u16)) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn ask_by_udp(address: (IpAddr, u16)) -> Option<String> {
+pub(crate) fn ask_by_udp(address: (IpAddr, u16)) -> Option<String> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
     socket.connect(address).ok()?;
@@ -140,7 +140,7 @@ fn question(name: &str, kind: RecordType) -> Message {
 }
 
 /// Sends a question to a name server. Returns the code and the data of the answer.
-fn resolve(server: Ipv4Addr, name: &str) -> Option<(ResponseCode, Vec<String>)> {
+pub(crate) fn resolve(server: Ipv4Addr, name: &str) -> Option<(ResponseCode, Vec<String>)> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.set_read_timeout(Some(TIMEOUT)).ok()?;
     socket.connect((server, 53)).ok()?;
@@ -151,7 +151,7 @@ fn resolve(server: Ipv4Addr, name: &str) -> Option<(ResponseCode, Vec<String>)> 
     Some((answer.metadata.response_code, answer.answers.iter().map(|it| it.data.to_string()).collect()))
 }
 
-async fn on_machine<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn on_machine<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(job).await.unwrap()
 }
 

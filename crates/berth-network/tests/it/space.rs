@@ -5,9 +5,10 @@
 //! it needs no privileges and does not change the machine.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 
+use berth_pod_runtime::SandboxNetwork;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const INSIDE: &str = "BERTH_TEST_NETWORK_NAMESPACE";
@@ -53,7 +54,22 @@ pub(crate) struct Space(Child);
 impl Space {
     pub(crate) fn new() -> Self {
         let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "echo ready; exec sleep 600"]).stdout(Stdio::piped());
+        command.arg("--net");
+        Self::start(command)
+    }
+
+    /// A process as a network's pod: in a user namespace below that of the network, if it has one.
+    pub(crate) fn of(network: &impl SandboxNetwork) -> Self {
+        let Some(user) = network.user_namespace().expect("the user namespace") else { return Self::new() };
+        let path = format!("/proc/{}/fd/{}", std::process::id(), user.as_raw_fd());
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--user={path}")).args(["--preserve-credentials", "unshare", "--user", "--map-root-user"]);
+        command.arg("--net");
+        Self::start(command)
+    }
+
+    fn start(mut command: Command) -> Self {
+        command.args(["sh", "-c", "echo ready; exec sleep 600"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("unshare runs");
         let mut line = String::new();
         let mut reader = std::io::BufReader::new(child.stdout.take().expect("a pipe"));

@@ -23,11 +23,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use berth_helper::wire::{receive_blocking, send_blocking};
 use nix::sched::{CloneFlags, unshare};
 use rustix::process::DumpableBehavior;
 
 use crate::options::Level;
-use crate::protocol::wire::{receive_blocking, send_blocking};
 use crate::protocol::{ContainerEntry, Entry, ExecEntry, Go, Program, Report, WireError};
 
 /// Result of a step of a start.

@@ -4,13 +4,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
+use berth_helper::wire::{receive_blocking, send_blocking};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, wait};
 
 use super::{Result, confine, internal, root};
-use crate::protocol::wire::{receive_blocking, send_blocking};
 use crate::protocol::{Go, Program, Report};
 
 /// Interval at which orphans are reaped.

@@ -1,9 +1,5 @@
-//! Messages between the runtime, a pod's supervisor and a container's entry helper.
-//!
-//! A message consists of the length of its JSON in four bytes, most significant first, and the
-//! JSON. File descriptors are sent with the first bytes of a message ([`wire`]).
-
-pub(crate) mod wire;
+//! Messages between the runtime, a pod's supervisor and a container's entry helper. They are sent
+//! with [`berth_helper::wire`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,6 +25,9 @@ pub(crate) struct Launch {
     /// although it is not on the host's network.
     #[serde(default)]
     pub shared_network: bool,
+    /// True if the supervisor enters the user namespace that is its standard input.
+    #[serde(default)]
+    pub user_namespace: bool,
     pub level: Level,
     /// The pod's control group; `None` if control groups cannot be written.
     pub group: Option<Group>,

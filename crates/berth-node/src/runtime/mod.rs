@@ -6,24 +6,27 @@ mod leftovers;
 mod logs;
 mod pod;
 mod sandbox;
+mod starts;
 mod stats;
 mod streams;
 pub(crate) mod supervisor;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerStatus, Duplex, ExecOutput, ExitStatus, Image, ImageRequest, LogQuery,
     LogStream, PodDisk, PodLimits, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError, SandboxConfig,
-    StreamIo, Volume,
+    SandboxNetwork, StreamIo, Volume,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
+use tokio::net::TcpStream;
 
 use crate::folder::NodeFolder;
 use crate::isolation::{self, Found};
@@ -46,10 +49,12 @@ pub struct ProcessRuntime(Arc<Node>);
 /// The state that all calls of the runtime share.
 struct Node {
     options: Options,
+    network: Option<Arc<dyn SandboxNetwork>>,
     folder: NodeFolder,
     found: Found,
     hidden: Vec<std::path::PathBuf>,
     changes: Arc<Changes>,
+    starts: starts::Starts,
     pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
     /// One lock per pod. Creations, stops and removals of its sandbox run one after another.
     operations: Mutex<BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
@@ -58,13 +63,22 @@ struct Node {
 }
 
 impl ProcessRuntime {
-    /// Opens the node's folder, determines the isolation level, and adopts the pods that a former
-    /// process started.
+    /// Prepares and opens a node's folder; see [`Prepared`].
+    ///
+    /// # Errors
+    /// As of [`ProcessRuntime::prepare`] and [`Prepared::open`].
+    pub async fn open(options: Options, network: Option<Arc<dyn SandboxNetwork>>) -> Result<(Self, Isolation)> {
+        let prepared = Self::prepare(options).await?;
+        let isolation = prepared.isolation().clone();
+        Ok((prepared.open(network).await?, isolation))
+    }
+
+    /// Locks the node's folder and determines the isolation level.
     ///
     /// # Errors
     /// Another process uses the folder, the folder cannot be written, or the requested isolation
     /// level does not work on this machine.
-    pub async fn open(options: Options) -> Result<(Self, Isolation)> {
+    pub async fn prepare(options: Options) -> Result<Prepared> {
         let failed = |error: std::io::Error| RuntimeError::Internal(format!("{}: {error}", options.folder.display()));
         std::fs::create_dir_all(&options.folder).map_err(failed)?;
         let path = std::fs::canonicalize(&options.folder).map_err(failed)?;
@@ -77,19 +91,47 @@ impl ProcessRuntime {
         take_lock(&lock, &folder).await?;
         let options = Options { folder: folder.0.clone(), ..options };
         let found = isolation::probe(&options).await?;
-        let isolation = found.isolation.clone();
+        Ok(Prepared { options, folder, found, lock })
+    }
+}
+
+/// A node's folder, locked by this process, and the isolation level of its pods. The pod network
+/// depends on that level.
+pub struct Prepared {
+    options: Options,
+    folder: NodeFolder,
+    found: Found,
+    lock: File,
+}
+
+impl Prepared {
+    /// The isolation of pods.
+    pub fn isolation(&self) -> &Isolation {
+        &self.found.isolation
+    }
+
+    /// Adopts the pods that a former process started. Without a network, pods have only a loopback
+    /// interface.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub async fn open(self, network: Option<Arc<dyn SandboxNetwork>>) -> Result<ProcessRuntime> {
+        let log = self.folder.clone();
+        let starts = blocking(move || starts::open(&log)).await?;
         let node = Arc::new(Node {
-            hidden: isolation::hidden(&options),
-            options,
-            folder,
-            found,
+            starts,
+            hidden: isolation::hidden(&self.options),
+            options: self.options,
+            network,
+            folder: self.folder,
+            found: self.found,
             changes: Arc::default(),
             pods: Mutex::default(),
             operations: Mutex::default(),
-            _lock: lock,
+            _lock: self.lock,
         });
         node.adopt().await?;
-        Ok((Self(node), isolation))
+        Ok(ProcessRuntime(node))
     }
 }
 
@@ -150,13 +192,19 @@ impl Node {
 
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerStatus> {
         let pod = self.find(&config.id.pod)?;
+        if pod.container(&config.id).is_none() {
+            self.starts.record(&pod.launch, config).await?;
+        }
         let request = Request::Start(Box::new(config.clone()));
         match Connection::call(&pod.folder, &request).await? {
             Reply::Container(status) => {
                 pod.add(&status);
                 Ok(status)
             }
-            Reply::Error(error) => Err(error.into()),
+            Reply::Error(error) => {
+                self.starts.not_started(&config.id);
+                Err(error.into())
+            }
             _ => Err(unexpected()),
         }
     }
@@ -289,6 +337,13 @@ impl PodRuntime for ProcessRuntime {
     fn attach(&self, container: ContainerId, io: StreamIo) -> BoxFuture<'static, Result<ExitStatus>> {
         let pod = self.0.find(&container.pod);
         Box::pin(async move { streams::attach(pod?.folder.clone(), container, io).await })
+    }
+
+    fn dial(&self, address: SocketAddr) -> BoxFuture<'static, std::io::Result<TcpStream>> {
+        match &self.0.network {
+            Some(network) => network.dial(address),
+            None => Box::pin(TcpStream::connect(address)),
+        }
     }
 
     fn port_forward(&self, pod: PodUid, port: u16, stream: Box<dyn Duplex>) -> BoxFuture<'static, Result<()>> {

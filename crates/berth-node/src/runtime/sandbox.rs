@@ -45,19 +45,25 @@ impl Node {
         self.check(config)?;
         let mut ips = Vec::new();
         if !config.host_network
-            && let Some(network) = &self.options.network
+            && let Some(network) = &self.network
         {
             ips.push(network.allocate(&config.uid).await?.to_string());
         } else if self.found.isolation.level == Level::Plain {
             ips.push("127.0.0.1".to_owned());
         }
-        let launch = self.launch(config, ips);
+        let user_namespace = match &self.network {
+            Some(network) if self.found.isolation.level == Level::Rootless && !config.host_network => {
+                network.user_namespace()?
+            }
+            _ => None,
+        };
+        let launch = Launch { user_namespace: user_namespace.is_some(), ..self.launch(config, ips) };
         let pod = Pod::new(folder.clone(), launch.clone(), self.changes.clone());
         blocking(move || prepare(&folder, &launch)).await?;
         // The folder exists durably from now on, so the pod must be known even if a later step
         // fails.
         self.pods.lock().insert(config.uid.clone(), pod.clone());
-        let child = match spawn(&self.options.helper, &pod.folder).await {
+        let child = match spawn(&self.options.helper, &pod.folder, user_namespace).await {
             Ok(child) => Some(child),
             // A supervisor that a former process started became ready after that process had ended.
             Err(_) if is_alive(&pod.folder) => None,
@@ -103,7 +109,8 @@ impl Node {
             config: config.clone(),
             created_at: now(),
             ips,
-            shared_network: self.options.network.as_ref().is_some_and(|network| network.is_shared()),
+            shared_network: self.network.as_ref().is_some_and(|network| network.is_shared()),
+            user_namespace: false,
             level: self.found.isolation.level,
             group: self.found.hierarchies.as_ref().map(|hierarchies| hierarchies.pod(&config.uid.0)),
             init: self.options.helper.init(),
@@ -115,10 +122,11 @@ impl Node {
     }
 
     /// Follows the supervisor of a pod that a former process started. That process may have ended
-    /// before it had connected the pod to the network.
+    /// before it had connected the pod to the network, or the network may have ended with it.
     pub(super) async fn resume(&self, pod: &Arc<Pod>) {
         pod.follow(None).await;
-        if pod.state().containers.is_empty()
+        let is_new = self.network.as_ref().is_some_and(|network| network.is_new());
+        if (is_new || pod.state().containers.is_empty())
             && let Err(error) = self.connect(pod).await
         {
             tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network; the sandbox of the pod will be started again");
@@ -132,7 +140,7 @@ impl Node {
         if !pod.launch.has_network_namespace() || self.found.isolation.level == Level::Plain {
             return Ok(());
         }
-        let Some(network) = &self.options.network else { return Ok(()) };
+        let Some(network) = &self.network else { return Ok(()) };
         let records = crate::journal::read(&pod.folder.journal());
         let records =
             records.map_err(|error| RuntimeError::Internal(format!("journal of pod {}: {error}", config.uid)))?;
@@ -162,7 +170,7 @@ impl Node {
     }
 
     async fn release(&self, uid: &PodUid) -> Result<()> {
-        match &self.options.network {
+        match &self.network {
             Some(network) => network.release(uid).await,
             None => Ok(()),
         }
@@ -186,6 +194,7 @@ impl Node {
             Ok(())
         })
         .await?;
+        self.starts.removed(uid);
         self.operations.lock().remove(uid);
         if was_known {
             self.changes.notify(uid);
@@ -228,8 +237,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// The launch configuration of a pod, from `pod.json` or else from the journal, which is synced
-/// before a program runs. `None` if nothing of the pod has ever been started.
+/// The launch configuration of a pod, from `pod.json` or else from the journal. `None` if nothing of
+/// the pod has ever been started.
 pub(super) fn launch_of(folder: &PodFolder) -> Option<Launch> {
     let written = std::fs::read(folder.launch()).ok();
     written.and_then(|bytes| serde_json::from_slice(&bytes).ok()).or_else(|| {

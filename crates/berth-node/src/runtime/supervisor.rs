@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use berth_helper::wire::{receive, send};
 use berth_pod_runtime::{Result, RuntimeError};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use tokio::net::UnixStream;
 
 use crate::folder::PodFolder;
 use crate::helper::Helper;
-use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request};
 use crate::supervisor::{READY, SOCKET};
 
@@ -58,12 +58,13 @@ pub(crate) fn gone(folder: &PodFolder) -> RuntimeError {
     RuntimeError::NotFound(format!("the supervisor of {} ended", folder.path().display()))
 }
 
-/// Starts a supervisor and waits until it accepts commands.
-pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder) -> Result<Child> {
+/// Starts a supervisor and waits until it accepts commands. Its standard input is the user
+/// namespace of the pod network, if pods must be in that namespace.
+pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder, user_namespace: Option<File>) -> Result<Child> {
     let failed = |error: std::io::Error| RuntimeError::Internal(format!("supervisor {}: {error}", helper.0.display()));
     let log = File::options().create(true).append(true).open(folder.supervisor_log()).map_err(failed)?;
     let mut command = helper.supervisor(folder.path());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.stdin(user_namespace.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped()).stderr(log);
     let waiting = tokio::task::spawn_blocking(move || {
         let mut child = command.spawn()?;
         let mut line = String::new();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use berth_helper::wire::{receive, send};
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerState, ContainerStatus, Exit, StreamName, TerminationMessagePolicy,
 };
@@ -25,7 +26,6 @@ use crate::journal::Record;
 use crate::log::{FILE_BYTES_MAX, LogFile, tail_text};
 use crate::options::Level;
 use crate::processes::ProcessId;
-use crate::protocol::wire::{receive, send};
 use crate::protocol::{ContainerEntry, Entry, Go, Report, WireError};
 use crate::terminal::Terminal;
 use crate::time::now;

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use berth_helper::wire::{receive, send};
 use berth_pod_runtime::{ContainerId, StreamName};
 use bytes::Bytes;
 use rustix::process::Signal;
@@ -15,7 +16,6 @@ use super::output::Output;
 use super::pod::{Live, Pod};
 use super::spawn::PidNamespace;
 use crate::options::Level;
-use crate::protocol::wire::{receive, send};
 use crate::protocol::{AttachStreams, Entry, ExecEntry, Go, Reply, Report, Request, WireError};
 
 /// Number of bytes of input to read at once.

@@ -26,7 +26,6 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use berth_pod_runtime::SandboxConfig;
-use rustix::fs::FlockOperation;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -43,15 +42,9 @@ pub(crate) const SOCKET: &str = "socket";
 /// is the error because of which it ends.
 pub(crate) const READY: &str = "ready";
 
-/// Maximum number of attempts to take the lock of the pod's folder.
-const LOCK_ATTEMPTS: u32 = 50;
-
-/// Pause between attempts.
-const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-
 /// Serves the pod of a folder until the pod is stopped.
 pub fn main(folder: &Path) -> ExitCode {
-    close_inherited();
+    berth_helper::close_inherited();
     match run(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,18 +53,6 @@ pub fn main(folder: &Path) -> ExitCode {
             eprintln!("{} supervisor of {}: {error}", now(), folder.display());
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Closes all file descriptors except the standard streams. Descriptors that the parent of Berth
-/// left open must neither stay open while the pod runs nor be inherited by its containers.
-fn close_inherited() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // Collected first, so that the folder is closed before its number can be reused.
-    let inherited: Vec<i32> = numbers.filter(|number| *number > 2).collect();
-    for number in inherited {
-        let _ = nix::unistd::close(number);
     }
 }
 
@@ -84,10 +65,9 @@ fn run(folder: &Path) -> Result<(), String> {
     std::env::set_current_dir(folder.path()).map_err(|error| failed("pod's folder", &error))?;
     let launch = std::fs::read(folder.launch()).map_err(|error| failed("pod.json", &error))?;
     let launch: Launch = serde_json::from_slice(&launch).map_err(|error| failed("pod.json", &error))?;
-    let lock = std::fs::File::options().create(true).append(true).open(folder.lock());
-    let lock = lock.map_err(|error| failed("lock", &error))?;
-    take_lock(&lock)?;
-    if !is_at(&lock, &folder.lock()) {
+    let lock = berth_helper::Lock::take(&folder.lock()).map_err(|error| failed("lock", &error))?;
+    let lock = lock.ok_or("another supervisor serves the pod")?;
+    if !lock.is_at(&folder.lock()) {
         return Err("the pod was removed".to_owned());
     }
     let init = setup::prepare(&folder, &launch)?;
@@ -109,26 +89,6 @@ fn run(folder: &Path) -> Result<(), String> {
     // one.
     runtime.shutdown_background();
     result
-}
-
-/// Takes the lock of the pod's folder. A runtime that checks for a supervisor may hold the lock for
-/// a moment.
-#[expect(clippy::disallowed_methods, reason = "the supervisor has no other work yet, and waits in real time")]
-fn take_lock(lock: &std::fs::File) -> Result<(), String> {
-    for _ in 0..LOCK_ATTEMPTS {
-        if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    Err("another supervisor serves the pod".to_owned())
-}
-
-/// True if a path still leads to this open file.
-fn is_at(file: &std::fs::File, path: &Path) -> bool {
-    let id = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
-    let (Ok(open), Ok(found)) = (rustix::fs::fstat(file), rustix::fs::stat(path)) else { return false };
-    id(open) == id(found)
 }
 
 async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {

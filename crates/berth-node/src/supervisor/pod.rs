@@ -123,10 +123,10 @@ impl Pod {
         }
     }
 
-    /// Appends a record that must be on disk before the supervisor continues.
+    /// Appends a record that must be written before the supervisor continues.
     pub fn record(&self, record: &Record) -> std::io::Result<()> {
         self.write_unwritten()?;
-        self.journal.borrow_mut().append(record)
+        self.journal.borrow_mut().append_unsynced(record)
     }
 
     /// Appends a record about a past event. If the disk is full, it is written later.

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use berth_helper::wire::{receive, send};
 use tokio::net::UnixStream;
 
 use super::pod::Pod;
 use super::{container, exec, limits};
-use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request, WireError};
 
 /// Serves one connection: reads a request and sends its responses.

@@ -2,6 +2,7 @@
 //! so that its children inherit them and the kernel removes them with the pod's last process.
 
 use std::ffi::CString;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use berth_pod_runtime::Volume;
@@ -9,6 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::InitCommand;
 use crate::folder::PodFolder;
@@ -39,6 +41,9 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
         return Ok(init);
     }
     if launch.level == Level::Rootless {
+        if launch.user_namespace {
+            join_user_namespace().map_err(failed("user namespace of the pod network"))?;
+        }
         enter_user_namespace().map_err(failed("user namespace"))?;
     }
     let config = &launch.config;
@@ -70,6 +75,14 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
 /// The ID of this process in the PID namespace of the host.
 pub(super) fn host_pid() -> u32 {
     std::process::id()
+}
+
+/// Enters the user namespace of the pod network, which is this process's standard input. Pods keep
+/// user namespaces of their own below it.
+fn join_user_namespace() -> std::io::Result<()> {
+    move_into_link_name_space(std::io::stdin().as_fd(), Some(LinkNameSpaceType::User))?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(())
 }
 
 /// Makes this process root of a new user namespace that contains only its own user.

@@ -61,7 +61,7 @@ impl Children {
         own.set_nonblocking(true)?;
         let control = UnixStream::from_std(own)?;
         let mut command = Command::new(&init.program);
-        let (name, value) = crate::helper::ENVIRONMENT;
+        let (name, value) = berth_helper::ENVIRONMENT;
         command
             .args(&init.args)
             .env_clear()

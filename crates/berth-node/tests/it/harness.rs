@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_node::{Helper, Isolation, Level, Options, ProcessRuntime};
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerKind, ContainerState, ContainerStatus, Exit, Image, ImageRequest, Images,
-    Limits, LogQuery, PodRuntime, PodUid, Result, SandboxConfig, Security, TerminationMessagePolicy,
+    Limits, LogQuery, PodRuntime, PodUid, Result, SandboxConfig, SandboxNetwork, Security, TerminationMessagePolicy,
 };
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -46,21 +46,20 @@ impl Node {
 
     /// Opens a runtime on the folder of a former one.
     pub async fn open_in(level: Level, folder: Arc<tempfile::TempDir>) -> Option<Self> {
-        Self::open_with(level, folder, |_| {}).await
+        Self::open_with(level, folder, None).await
     }
 
-    /// Opens a runtime on the folder of a former one, with changed options.
+    /// Opens a runtime on the folder of a former one, with a pod network.
     pub async fn open_with(
         level: Level,
         folder: Arc<tempfile::TempDir>,
-        change: impl FnOnce(&mut Options),
+        network: Option<Arc<dyn SandboxNetwork>>,
     ) -> Option<Self> {
         let helper = Helper(PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")));
         let mut options = Options::new(folder.path().join("node"), Arc::new(HostImages), helper);
         options.level = Some(level);
         options.pids_max = 64;
-        change(&mut options);
-        match ProcessRuntime::open(options).await {
+        match ProcessRuntime::open(options, network).await {
             Ok((runtime, isolation)) => Some(Self { runtime: Arc::new(runtime), isolation, folder }),
             Err(error) => {
                 berth_testing::skip(&error.to_string());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use berth_node::Level;
-use berth_pod_runtime::{ContainerState, PodRuntime, PodUid, Result, RuntimeError, SandboxNetwork};
+use berth_pod_runtime::{ContainerConfig, ContainerState, PodRuntime, PodUid, Result, RuntimeError, SandboxNetwork};
 use futures::future::BoxFuture;
 
 use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
@@ -103,45 +103,101 @@ async fn a_folder_that_was_never_completed_is_removed() {
     assert!(!node.pod_folder(&half).exists());
 }
 
-/// A crash of the machine may lose `pod.json`, or leave it empty, because only the journal is synced.
+/// Files of a pod that a crash of the machine loses, because only the log of starts is synced.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    ContentOfConfiguration,
+    Configuration,
+    ConfigurationAndJournal,
+    EndOfJournal,
+    Folder,
+}
+
 #[tokio::test]
-async fn a_pod_whose_configuration_a_crash_of_the_machine_lost_does_not_start_twice() {
+async fn a_program_does_not_start_twice_if_a_crash_of_the_machine_loses_files_of_its_pod() {
+    use Loss::{Configuration, ConfigurationAndJournal, ContentOfConfiguration, EndOfJournal, Folder};
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let mut pods = Vec::new();
-        for is_removed in [false, true] {
+        for loss in [ContentOfConfiguration, Configuration, ConfigurationAndJournal, EndOfJournal, Folder] {
             let pod = node.sandbox().await;
             let id = node.start(&pod, "echo up; exec sleep 86395").await;
             node.wait_for_log(&id, "up").await;
             let supervisor = node.supervisor(&pod);
             kill(supervisor);
             until(|| !is_alive(supervisor)).await;
-            let file = node.pod_folder(&pod).join("pod.json");
-            if is_removed {
-                std::fs::remove_file(file).unwrap()
-            } else {
-                std::fs::write(file, "").unwrap()
+            until(|| node.runtime.pod(&pod).is_some_and(|pod| !pod.is_ready)).await;
+            let folder = node.pod_folder(&pod);
+            let (configuration, journal) = (folder.join("pod.json"), folder.join("journal"));
+            match loss {
+                ContentOfConfiguration => std::fs::write(configuration, "").unwrap(),
+                Configuration => std::fs::remove_file(configuration).unwrap(),
+                ConfigurationAndJournal => {
+                    std::fs::remove_file(configuration).unwrap();
+                    std::fs::remove_file(journal).unwrap();
+                }
+                EndOfJournal => {
+                    let text = std::fs::read_to_string(&journal).unwrap();
+                    let lines = text.split_inclusive('\n');
+                    let kept: String = lines.take_while(|line| !line.contains(r#""record":"started""#)).collect();
+                    assert!(kept.len() < text.len(), "{text}");
+                    std::fs::write(journal, kept).unwrap();
+                }
+                Folder => std::fs::remove_dir_all(folder).unwrap(),
             }
-            pods.push((pod, id));
+            pods.push((loss, pod, id));
         }
+        let starts = node.folder.path().join("node/starts");
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let text = std::fs::read_to_string(&starts).unwrap();
+        assert!(text.contains(boot.trim()));
+        std::fs::write(&starts, text.replace(boot.trim(), "former-boot")).unwrap();
         let node = node.reopen().await;
-        for (pod, id) in pods {
-            let state = node.runtime.pod(&pod).expect("the pod is known");
+        for (loss, pod, id) in pods {
+            let state = node.runtime.pod(&pod).unwrap_or_else(|| panic!("{level}, {loss:?}: the pod is not known"));
             assert!(!state.is_ready && !state.name.is_empty(), "{state:?}");
-            assert!(matches!(node.container_state(&id), Some(ContainerState::Unknown { .. })), "{level}");
+            let run = node.container_state(&id);
+            assert!(matches!(run, Some(ContainerState::Unknown { .. })), "{level}, {loss:?}: {run:?}");
+            node.runtime.remove_sandbox(&pod).await.unwrap();
         }
         until(|| processes_with("sleep\086395").is_empty()).await;
+        // The journals have the starts now.
+        assert!(!std::fs::read_to_string(&starts).unwrap().contains("former-boot"));
     }
+}
+
+#[tokio::test]
+async fn a_run_whose_start_failed_may_be_repeated_after_a_crash_of_the_machine() {
+    let Some(node) = Node::open(LEVELS[0]).await else { return };
+    let pod = node.sandbox().await;
+    let missing = |config: &mut ContainerConfig| config.command = vec!["/does/not/exist".to_owned()];
+    node.start_with(&pod, "", missing).await.unwrap_err();
+    let supervisor = node.supervisor(&pod);
+    kill(supervisor);
+    until(|| !is_alive(supervisor)).await;
+    let starts = node.folder.path().join("node/starts");
+    until(|| std::fs::read_to_string(&starts).is_ok_and(|text| text.contains("notStarted"))).await;
+    let text = std::fs::read_to_string(&starts).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    std::fs::write(&starts, text.replace(boot.trim(), "former-boot")).unwrap();
+    std::fs::remove_dir_all(node.pod_folder(&pod)).unwrap();
+    let node = node.reopen().await;
+    assert!(node.runtime.pod(&pod).is_none());
 }
 
 /// A pod network that cannot connect pods while it is broken.
 #[derive(Default)]
 struct Network {
     is_broken: AtomicBool,
+    is_new: AtomicBool,
     connected: AtomicU32,
 }
 
 impl SandboxNetwork for Network {
+    fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
+    }
+
     fn allocate<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>> {
         Box::pin(async { Ok(IpAddr::from([10, 1, 0, 2])) })
     }
@@ -166,7 +222,7 @@ async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_
     let network = Arc::new(Network::default());
     let open = async |folder: &Arc<tempfile::TempDir>| {
         let network = network.clone();
-        Node::open_with(Level::Full, folder.clone(), |options| options.network = Some(network)).await
+        Node::open_with(Level::Full, folder.clone(), Some(network)).await
     };
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let Some(node) = open(&folder).await else { return };
@@ -186,6 +242,16 @@ async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_
     let node = open(&folder).await.unwrap();
     assert_eq!(network.connected.load(Ordering::Relaxed), 1);
     assert!(node.container_state(&id).is_some());
+    drop(node);
+    // A pod with a container is not connected to a network that was created in the meantime.
+    network.is_new.store(true, Ordering::Relaxed);
+    let node = open(&folder).await.unwrap();
+    assert_eq!(network.connected.load(Ordering::Relaxed), 2);
+    assert!(node.runtime.pod(&config.uid).unwrap().is_ready);
+    drop(node);
+    network.is_broken.store(true, Ordering::Relaxed);
+    let node = open(&folder).await.unwrap();
+    assert!(!node.runtime.pod(&config.uid).unwrap().is_ready, "the pod has no network");
     drop(folder);
 }
 

@@ -8,12 +8,12 @@ use jiff::tz::TimeZone;
 
 use super::probe::Measurement;
 
+/// Label: result and time of the last invasive check.
+pub use berth_api::berth::DCGM_LEVEL_3_LABEL as LEVEL_3;
+/// Annotation: failed tests and GPUs of the last invasive check.
+pub use berth_api::berth::DCGM_LEVEL_3_OUTPUT_ANNOTATION as LEVEL_3_OUTPUT;
 /// Label: health of the node's GPUs.
 pub use berth_api::berth::GPU_HEALTH_LABEL as GPU_HEALTH;
-/// Label: result and time of the last invasive check.
-pub const LEVEL_3: &str = "autopilot.ibm.com/dcgm.level.3";
-/// Annotation: failed tests and GPUs of the last invasive check.
-pub const LEVEL_3_OUTPUT: &str = "autopilot.ibm.com/dcgm.level.3.output";
 
 /// All checks passed.
 pub const PASS: &str = "PASS";

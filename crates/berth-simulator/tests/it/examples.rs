@@ -80,3 +80,8 @@ fn ray_services_are_replaced_and_ray_jobs_are_retried_and_suspended() {
 fn teams_share_gpus_and_a_job_leaves_an_unhealthy_node() {
     run("mlbatch");
 }
+
+#[test]
+fn jobs_claim_devices_within_their_quota() {
+    run("devices");
+}

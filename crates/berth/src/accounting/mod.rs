@@ -2,7 +2,7 @@
 //! workload, from the controllers or from the files of a decision journal.
 
 pub mod history;
-mod prices;
+pub mod prices;
 pub mod report;
 
 use std::collections::HashSet;

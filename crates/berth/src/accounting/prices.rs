@@ -24,7 +24,7 @@ pub async fn of_cluster(client: &Client) -> Prices {
 
 /// The price of a machine is that of its accelerators, or else of its CPUs. If several pools supply
 /// a flavor, the mean of their prices is used.
-fn of(pools: &[NodePool], flavors: &[ResourceFlavor]) -> Prices {
+pub fn of(pools: &[NodePool], flavors: &[ResourceFlavor]) -> Prices {
     let machines: Vec<(Node, f64)> = pools
         .iter()
         .filter_map(|pool| Some((objects::template(pool).into_iter().next()?, pool.spec.price())))

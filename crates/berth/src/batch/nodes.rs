@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::process::ExitCode;
 
 use berth_apimachinery::table;
+use berth_dashboard::node_health;
 use berth_dashboard::node_use::{Use, accelerator, pool, share, state, uses};
 use clap::Args;
 use jiff::Timestamp;
@@ -60,11 +61,13 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         Column::Usual("POOL"),
         Column::Usual("CPU"),
         Column::Usual("GPU"),
+        Column::Usual("HEALTH"),
         Column::Usual("PODS"),
         Column::Usual("REASON"),
         Column::Usual("AGE"),
         Column::Wide("MEMORY"),
         Column::Wide("ACCELERATOR"),
+        Column::Wide("HEALTH DETAIL"),
         Column::Wide("TAINTS"),
     ];
     let uses = pods.map(|pods| uses(pods));
@@ -73,6 +76,7 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).unwrap_or(&none));
         let accelerator = accelerator(node);
         let (state, reason) = state(node, used);
+        let health = node_health::of(node);
         let pool = pool(node);
         let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         let taints: Vec<String> = taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
@@ -83,11 +87,13 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
             or_none(pool.unwrap_or_default()),
             share(node, used, "cpu"),
             accelerator.as_deref().map_or_else(|| "-".to_owned(), |name| share(node, used, name)),
+            or_none(&health.verdict),
             used.map_or_else(|| "-".to_owned(), |used| used.pods.to_string()),
             reason,
             created.unwrap_or_default(),
             share(node, used, "memory"),
             or_none(accelerator.as_deref().unwrap_or_default()),
+            or_none(&health.detail),
             or_none(&taints.join(",")),
         ]
     };
@@ -120,16 +126,17 @@ mod tests {
 
     #[test]
     fn a_node_has_a_state_and_the_requests_of_its_pods() {
-        let nodes =
+        let mut nodes =
             [node("a", "True", false), node("b", "True", true), node("c", "False", false), node("d", "True", false)];
+        nodes[0].labels_mut().insert("autopilot.ibm.com/gpuhealth".to_owned(), "WARN".to_owned());
         let pods = [pod("a", 1, "Running"), pod("a", 1, "Pending"), pod("a", 2, "Succeeded"), pod("d", 1, "Running")];
         let rows = listing(&nodes, Some(&pods[..]), Timestamp::UNIX_EPOCH).rows;
-        let cells = |at: usize| rows[at][1..7].join(" ");
-        assert_eq!(cells(0), "allocated l4 1/4 2/2 2 ");
-        assert_eq!(cells(1), "drained l4 0/4 0/2 0 cordoned");
-        assert_eq!(cells(2), "down l4 0/4 0/2 0 KubeletStopped");
-        assert_eq!(cells(3), "mixed l4 500m/4 1/2 1 ");
+        let cells = |at: usize| rows[at][1..8].join(" ");
+        assert_eq!(cells(0), "allocated l4 1/4 2/2 WARN 2 ");
+        assert_eq!(cells(1), "drained l4 0/4 0/2 <none> 0 cordoned");
+        assert_eq!(cells(2), "down l4 0/4 0/2 <none> 0 KubeletStopped");
+        assert_eq!(cells(3), "mixed l4 500m/4 1/2 <none> 1 ");
         let unknown = listing(&nodes, None::<&[Pod]>, Timestamp::UNIX_EPOCH).rows;
-        assert_eq!(unknown[3][1..6].join(" "), "up l4 -/4 -/2 -");
+        assert_eq!(unknown[3][1..7].join(" "), "up l4 -/4 -/2 <none> -");
     }
 }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use super::hold::{self, Held};
 use super::manifests::{self, Parts, Settings, Values};
+use super::pages::{self, Pages};
+use crate::controller::webhook::DASHBOARD_SERVICE;
 
 const OPEN: &str = "@@{";
 const CLOSE: &str = "}@@";
@@ -72,6 +74,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         metrics_secure: true,
         node_health: true,
         slack_queue: Some(mark(".Values.slackQueue")),
+        pages: Some(pages_of(mark)),
         ..Parts::default()
     };
     let complete = manifests::objects(&values, &all);
@@ -81,11 +84,17 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let body: Vec<&Value> = complete.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let policies: Vec<&Value> = held.iter().filter(is_policy).collect();
     let definitions = manifests::definitions(&values);
-    let controller = arguments(&documents(body.iter().copied().filter(|o| !is_rbac(o)))?);
+    let controller = body.iter().copied().filter(|o| !is_rbac(o) && option_of(o).is_none());
+    let controller = conditional(&documents(controller)?);
     let rbac = documents(body.iter().copied().filter(|o| is_rbac(o) && option_of(o).is_none()))?;
     let of_option = |option: &str| documents(body.iter().copied().filter(|o| option_of(o) == Some(option)));
     let options = guarded(".Values.appwrapper", &of_option("appwrapper")?)
         + &guarded("or .Values.nodeHealth .Values.slackQueue", &of_option("node-health")?)
+        + &guarded(".Values.dashboard", &of_option("dashboard")?)
+        + &guarded(
+            "and .Values.dashboard (or .Values.dashboardImpersonation .Values.dashboardProxySecret)",
+            &of_option(pages::ROLE)?,
+        )
         + &guarded("and .Values.crds .Values.appwrapper", &documents(manifests::app_wrapper_definition().iter())?);
     let hooks = format!(
         "{{{{- if .Values.holdPolicy }}}}\n{}{}{}{{{{- else }}}}\n{}{{{{- end }}}}\n",
@@ -111,31 +120,68 @@ fn guarded(condition: &str, text: &str) -> String {
     format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n")
 }
 
-/// The option to which a role or binding belongs.
-fn option_of(object: &Value) -> Option<&str> {
-    let name = object["metadata"]["name"].as_str().filter(|_| is_rbac(&object))?;
-    let option = name.strip_prefix(rights::NAME)?.strip_prefix('-')?;
-    ["appwrapper", "node-health"].into_iter().find(|known| *known == option)
+/// The pages of the chart, each text as the Helm expression that computes it.
+fn pages_of(of: fn(&str) -> String) -> Pages {
+    Pages {
+        port: json!(of(".Values.dashboardPort")),
+        service_type: of(".Values.dashboardServiceType"),
+        hosts: Some(of(".Values.dashboardHosts")),
+        tls_secret: Some(of(".Values.dashboardTlsSecret | quote")),
+        impersonation: true,
+        proxy_secret: Some(of(".Values.dashboardProxySecret | quote")),
+        proxy_name: Some(of(".Values.dashboardProxyName")),
+    }
 }
 
-/// The manifest of the Deployment, with conditions for the arguments of options.
-fn arguments(text: &str) -> String {
-    let mut conditional = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let argument = line.trim().trim_start_matches("- ");
-        let condition = match argument.split(['=', ' ']).next() {
-            Some("--appwrapper") => ".Values.appwrapper",
-            Some("--metrics-secure") => ".Values.metricsSecure",
-            Some("--node-health") => ".Values.nodeHealth",
-            Some("--slack-queue") => ".Values.slackQueue",
-            _ => {
-                conditional.push_str(line);
-                continue;
-            }
-        };
-        conditional.push_str(&guarded(condition, line));
+/// The option to which an object belongs.
+fn option_of(object: &Value) -> Option<&str> {
+    let name = object["metadata"]["name"].as_str()?;
+    if !is_rbac(&object) {
+        return (name == DASHBOARD_SERVICE).then_some("dashboard");
     }
-    conditional
+    let option = name.strip_prefix(rights::NAME)?.strip_prefix('-')?;
+    ["appwrapper", "node-health", pages::ROLE].into_iter().find(|known| *known == option)
+}
+
+/// The conditions of items of lists in the Deployment, by a text that only such an item contains.
+const CONDITIONS: [(&str, &str); 4] = [
+    ("- --appwrapper", ".Values.appwrapper"),
+    ("- --metrics-secure", ".Values.metricsSecure"),
+    ("- --node-health", ".Values.nodeHealth"),
+    ("- --slack-queue", ".Values.slackQueue"),
+];
+
+/// The manifest of the Deployment, with conditions for the items of options.
+fn conditional(text: &str) -> String {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut result = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < lines.len() {
+        let line = lines[at];
+        if !line.trim_start().starts_with("- ") {
+            result.push_str(line);
+            at += 1;
+            continue;
+        }
+        let rest = &lines[at + 1..];
+        let length = 1 + rest.iter().take_while(|next| indent(next) > indent(line)).count();
+        let item = lines[at..at + length].concat();
+        let condition = CONDITIONS.iter().chain(&pages::CONDITIONS).find(|(text, _)| item.contains(text));
+        // Items of an inner list have conditions of their own.
+        let is_inner = !item.lines().skip(1).any(|line| line.trim_start().starts_with("- "));
+        match condition.filter(|_| is_inner) {
+            Some((_, condition)) => {
+                result.push_str(&guarded(condition, &item));
+                at += length;
+            }
+            None => {
+                result.push_str(line);
+                at += 1;
+            }
+        }
+    }
+    result
 }
 
 fn is_hook(object: &&Value) -> bool {
@@ -224,10 +270,22 @@ fn defaults() -> anyhow::Result<String> {
          # Whether pods of queued jobs avoid unhealthy nodes and leave them.\nnodeHealth: false\n\
          # ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. It implies\n\
          # nodeHealth.\nslackQueue: \"\"\n\
+         # Whether the controllers serve the web pages, behind Service berth-dashboard.\ndashboard: false\n\
+         # Port of the pages in the pods.\ndashboardPort: {}\n\
+         # Type of the Service: ClusterIP, NodePort or LoadBalancer.\ndashboardServiceType: ClusterIP\n\
+         # Host names under which readers open the pages, separated by commas.\ndashboardHosts: \"\"\n\
+         # Secret with the certificate of the pages (tls.crt, tls.key). \"\": the webhooks' certificate.\n\
+         dashboardTlsSecret: \"\"\n\
+         # Whether readers with a client certificate are let in: the controllers may impersonate users and groups.\n\
+         dashboardImpersonation: false\n\
+         # Secret with ca.crt, the certificate authority of a proxy that authenticates readers. It implies\n\
+         # dashboardImpersonation.\ndashboardProxySecret: \"\"\n\
+         # Common name of the proxy's certificate. \"\": any name.\ndashboardProxyName: \"\"\n\
          # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
         manifests::IMAGE,
         manifests::REPLICAS,
-        hold::VERSION
+        hold::VERSION,
+        pages::PORT
     ))
 }
 
@@ -347,6 +405,12 @@ mod tests {
             (".Values.configuration | quote", configuration.as_str()),
             (".Values.holdPolicy", "v1beta1"),
             (".Values.slackQueue", "slack"),
+            (".Values.dashboardPort", "8443"),
+            (".Values.dashboardServiceType", "NodePort"),
+            (".Values.dashboardHosts", "a.example,b.example"),
+            (".Values.dashboardTlsSecret | quote", "\"pages\""),
+            (".Values.dashboardProxySecret | quote", "\"proxy\""),
+            (".Values.dashboardProxyName", "oidc"),
             ("$frameworks", values.held.frameworks.as_str()),
             ("$namespaces | toJson", namespaces.as_str()),
             ("$all", values.held.all.as_str()),
@@ -387,6 +451,15 @@ mod tests {
                     metrics_secure: options,
                     node_health: options,
                     slack_queue: options.then(|| "slack".to_owned()),
+                    pages: options.then(|| Pages {
+                        port: json!(8443),
+                        service_type: "NodePort".to_owned(),
+                        hosts: Some("a.example,b.example".to_owned()),
+                        tls_secret: Some("pages".to_owned()),
+                        impersonation: true,
+                        proxy_secret: Some("proxy".to_owned()),
+                        proxy_name: Some("oidc".to_owned()),
+                    }),
                 },
             );
             printed.retain(|object| object["kind"] != "Namespace");

@@ -10,6 +10,7 @@ use berth_operators::health::monitor;
 use serde_json::{Value, json};
 
 use super::hold::{self, Held};
+use super::pages::{self, Pages};
 use crate::controller::webhook::{APP_WRAPPERS_MUTATE, APP_WRAPPERS_VALIDATE};
 
 /// Image of this version.
@@ -119,6 +120,8 @@ pub struct Parts {
     pub node_health: bool,
     /// Name of the slack queue.
     pub slack_queue: Option<String>,
+    /// The web pages.
+    pub pages: Option<Pages>,
 }
 
 /// True if an object of an installation holds jobs.
@@ -159,6 +162,10 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     }
     if parts.node_health || parts.slack_queue.is_some() {
         objects.extend(role(values, "node-health", monitor::rules()));
+    }
+    if let Some(pages) = &parts.pages {
+        objects.extend(pages.rules().into_iter().flat_map(|rules| role(values, pages::ROLE, rules)));
+        objects.push(pages.service(values, &selector()));
     }
     objects.extend(workload(values, parts));
     if parts.crds {
@@ -263,6 +270,8 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
     args.extend(parts.node_health.then(|| "--node-health".to_owned()));
     args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
+    let of_pages = parts.pages.as_ref().map(Pages::of_pod).unwrap_or_default();
+    args.extend(of_pages.arguments);
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
     let selector = selector();
@@ -270,6 +279,23 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     let port = |name: &str, number: &Value| json!({"name": name, "containerPort": number, "protocol": "TCP"});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let mut ports = vec![
+        port("webhook", &settings.webhook_port),
+        port("metrics", &settings.metrics_port),
+        port("health", &settings.health_port),
+    ];
+    ports.extend(of_pages.ports);
+    let mut mounts = vec![
+        json!({"name": "config", "mountPath": "/etc/berth", "readOnly": true}),
+        json!({"name": "certificates", "mountPath": settings.certificates, "readOnly": true}),
+    ];
+    mounts.extend(of_pages.mounts);
+    let mut volumes = vec![
+        json!({"name": "config", "configMap": {"name": "berth-controller-config"}}),
+        // Read only with internalCertManagement.enable: false.
+        json!({"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}}),
+    ];
+    volumes.extend(of_pages.volumes);
     vec![
         json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -316,10 +342,7 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
                                 {"name": "POD_NAME", "valueFrom": field("metadata.name")},
                                 {"name": "POD_IP", "valueFrom": field("status.podIP")},
                             ],
-                            "ports": [
-                                port("webhook", &settings.webhook_port), port("metrics", &settings.metrics_port),
-                                port("health", &settings.health_port),
-                            ],
+                            "ports": ports,
                             "livenessProbe": probe(&settings.liveness),
                             "readinessProbe": probe(&settings.readiness),
                             "resources": {
@@ -330,16 +353,9 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
                                 "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                                 "capabilities": {"drop": ["ALL"]},
                             },
-                            "volumeMounts": [
-                                {"name": "config", "mountPath": "/etc/berth", "readOnly": true},
-                                {"name": "certificates", "mountPath": settings.certificates, "readOnly": true},
-                            ],
+                            "volumeMounts": mounts,
                         }],
-                        // Read only with internalCertManagement.enable: false.
-                        "volumes": [
-                            {"name": "config", "configMap": {"name": "berth-controller-config"}},
-                            {"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}},
-                        ],
+                        "volumes": volumes,
                     },
                 },
             },

@@ -4,6 +4,7 @@ mod chart;
 mod check;
 mod hold;
 mod manifests;
+mod pages;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,8 +86,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "dashboard"])]
     chart: Option<PathBuf>,
+    #[command(flatten)]
+    pages: pages::PagesOptions,
     #[command(flatten)]
     connect: ConnectOptions,
 }
@@ -125,7 +128,9 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         metrics_secure: options.metrics_secure,
         node_health: options.node_health,
         slack_queue: options.slack_queue.clone(),
+        pages: options.pages.pages(),
     };
+    check_ports(&values.settings, &parts)?;
     let objects = manifests::objects(&values, &parts);
     if options.check {
         return process::run(checked(options, objects));
@@ -160,6 +165,20 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
         bail!("health.healthProbeBindAddress, metrics.bindAddress: both use the same port; change one of them");
     }
     Ok(())
+}
+
+/// The ports of a pod differ.
+fn check_ports(settings: &Settings, parts: &Parts) -> anyhow::Result<()> {
+    let Some(pages) = &parts.pages else { return Ok(()) };
+    let used = [
+        ("webhook.port", &settings.webhook_port),
+        ("metrics.bindAddress", &settings.metrics_port),
+        ("health.healthProbeBindAddress", &settings.health_port),
+    ];
+    match used.into_iter().find(|(_, port)| **port == pages.port) {
+        Some((field, port)) => bail!("--dashboard-port {port}: {field} uses the same port; choose another one"),
+        None => Ok(()),
+    }
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {

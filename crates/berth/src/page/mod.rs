@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::net::TcpListener;
 
+use crate::accounting;
 use crate::component::listen::{self, Handler};
 use readers::{Access, Reader, Unknown};
 use sessions::Identity;
@@ -114,7 +115,8 @@ impl Pages {
 
     fn dashboard(&self, reader: Reader) -> Dashboard {
         let session = Session { user: reader.user, can_log_out: reader.has_session };
-        Dashboard { client: reader.client, hosts: self.hosts.clone(), clock: self.clock.clone(), session }
+        let (client, hosts, clock) = (reader.client, self.hosts.clone(), self.clock.clone());
+        Dashboard { client, hosts, clock, session, prices: accounting::prices::of }
     }
 
     /// The updates of an open page, until the reader's session ends.

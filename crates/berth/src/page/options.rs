@@ -119,8 +119,8 @@ pub struct ControllerPages {
     #[arg(long, value_name = "DIR")]
     dashboard_cert_dir: Option<PathBuf>,
     /// Host name of requests that the web pages accept in addition to IP addresses, such as that of an
-    /// ingress. May be repeated.
-    #[arg(long = "dashboard-host", value_name = "NAME")]
+    /// ingress. May be repeated, or contain several names separated by commas.
+    #[arg(long = "dashboard-host", value_name = "NAME", value_delimiter = ',')]
     dashboard_hosts: Vec<String>,
     /// PEM file with the certificate authorities of readers with a client certificate. Default: those
     /// that the cluster publishes for its users.

@@ -80,6 +80,12 @@ fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
         if has_options {
             rendered.args(["--set", "appwrapper=true,metricsSecure=true,nodeHealth=true,slackQueue=slack"]);
             printed.args(["--appwrapper", "--metrics-secure", "--node-health", "--slack-queue", "slack"]);
+            rendered.args(["--set", "dashboard=true,dashboardPort=9444,dashboardServiceType=LoadBalancer"]);
+            rendered.args(["--set", "dashboardHosts=a.example\\,b.example,dashboardTlsSecret=pages"]);
+            rendered.args(["--set", "dashboardProxySecret=proxy,dashboardProxyName=oidc"]);
+            printed.args(["--dashboard", "--dashboard-port", "9444", "--dashboard-service-type", "LoadBalancer"]);
+            printed.args(["--dashboard-hosts", "a.example,b.example", "--dashboard-tls-secret", "pages"]);
+            printed.args(["--dashboard-proxy-secret", "proxy", "--dashboard-proxy-name", "oidc"]);
         }
         if let Some(configuration) = configuration {
             // JSON is YAML. In Helm's values, the configuration file is a string.

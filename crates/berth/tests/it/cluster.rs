@@ -27,6 +27,20 @@ pub struct Cluster {
     _home: tempfile::TempDir,
 }
 
+/// A user without privileges.
+const NOBODY: u32 = 65_534;
+
+/// A program that runs without privileges, even if the tests run as root.
+fn without_privileges(program: &str) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    let id = NOBODY.to_string();
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", program]);
+    command
+}
+
 /// A port that kubectl forwards until this is dropped.
 pub struct Forward {
     kubectl: Child,
@@ -53,6 +67,42 @@ impl Cluster {
     pub fn ephemeral(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("up", home, &["--ephemeral"], arguments)
+    }
+
+    /// Starts a cluster on a data folder, by a user without privileges. `None` if this machine does not
+    /// allow namespaces to such a user, which is reported.
+    pub fn unprivileged(data: &Path, arguments: &[&str]) -> Option<Self> {
+        if !without_privileges("unshare")
+            .args([
+                "--user",
+                "--map-root-user",
+                "--net",
+                "--mount",
+                "ip",
+                "link",
+                "add",
+                "name",
+                "b0",
+                "type",
+                "bridge",
+            ])
+            .output()
+            .is_ok_and(|output| output.status.success())
+        {
+            berth_testing::skip("setpriv, unshare or ip is not installed, or user namespaces are not allowed");
+            return None;
+        }
+        let home = tempfile::tempdir().expect("a temporary folder");
+        for folder in [data, home.path()] {
+            let is_root = rustix::process::geteuid().is_root();
+            let own = |folder| std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY));
+            if is_root {
+                own(folder).expect("root may give folders away");
+            }
+        }
+        let mut program = without_privileges(env!("CARGO_BIN_EXE_berth"));
+        program.env("HOME", home.path());
+        Some(Self::start_by(program, "up", home, &["--data-dir", &data.display().to_string()], arguments))
     }
 
     /// Starts a cluster that keeps nothing on disk, in a control group.
@@ -124,6 +174,11 @@ impl Cluster {
     pub fn printed(&self, label: &str) -> Option<String> {
         let line = self.printed.iter().find(|line| line.starts_with(label))?;
         Some(line[label.len()..].trim().to_owned())
+    }
+
+    /// Level and limits of the pod network, as the process printed them.
+    pub fn printed_network(&self) -> &str {
+        self.printed.iter().find_map(|line| line.split_once("pod network: ")).map_or("", |(_, network)| network)
     }
 
     /// Runs kubectl.

@@ -12,9 +12,19 @@ use berth_testing::has_kubectl;
 use crate::cluster::{Cluster, file, pause};
 
 /// Commands that only read. They are repeated until their output is that of the page.
-const READERS: [&str; 4] = ["kubectl get", "berth team list", "berth explain", "kubectl describe"];
+const READERS: [&str; 8] = [
+    "kubectl get",
+    "berth team list",
+    "berth explain",
+    "kubectl describe",
+    "berth queue",
+    "berth forecast",
+    "berth what-if",
+    "berth usage",
+];
 /// Prefixes of names that the API server completes, in the manifests of the guides.
-const GENERATED: [&str; 5] = ["short-", "normal-", "important-", "large-", "gke-mlbatch-worker-"];
+const GENERATED: [&str; 7] =
+    ["short-", "normal-", "important-", "large-", "gke-mlbatch-worker-", "job-train-1-", "job-train-2-"];
 /// Attempts of a reading command, and the time between two.
 const ATTEMPTS: u32 = 240;
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -62,6 +72,9 @@ fn words(line: &str) -> Vec<String> {
     let general = |word: &str| {
         if is_age(word) {
             return "AGE".to_owned();
+        }
+        if word.len() == 20 && word.starts_with("20") && word.ends_with('Z') {
+            return "TIME".to_owned();
         }
         let at = GENERATED.iter().find_map(|prefix| Some(word.find(prefix)? + prefix.len()));
         match at {
@@ -138,6 +151,13 @@ fn follow(page: &str) {
         );
     }
     cluster.interrupt();
+}
+
+#[test]
+fn the_guide_from_a_waiting_job_to_more_gpus_shows_what_its_commands_print() {
+    if has_kubectl() {
+        follow("docs/guides/more-gpus.md");
+    }
 }
 
 #[test]

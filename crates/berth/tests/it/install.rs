@@ -98,6 +98,64 @@ fn the_printed_objects_can_be_applied_by_kubectl() {
     assert!(!can("delete", "localqueues.kueue.x-k8s.io") && !can("patch", "workloads.kueue.x-k8s.io"));
 }
 
+/// The objects of a kind that an installation prints.
+fn printed(arguments: &[&str], kind: &str) -> Vec<Value> {
+    let text = format!("\n{}", install(arguments));
+    let documents = text.split("\n---\n").filter(|document| !document.trim().is_empty());
+    let objects = documents.map(|document| serde_saphyr::from_str::<Value>(document).expect("YAML"));
+    objects.filter(|object| object["kind"] == kind).collect()
+}
+
+fn named<'a>(objects: &'a [Value], name: &str) -> Option<&'a Value> {
+    objects.iter().find(|object| object["metadata"]["name"] == name)
+}
+
+#[test]
+fn the_web_pages_are_installed_with_the_rights_that_their_readers_need() {
+    const IMPERSONATOR: &str = "berth-controller-dashboard-impersonator";
+    let arguments = |options: &[&str]| {
+        let deployments = printed(options, "Deployment");
+        deployments[0]["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+    };
+    assert!(!arguments(&[]).contains("dashboard") && named(&printed(&[], "Service"), "berth-dashboard").is_none());
+    // Readers with a token need no right of the controllers.
+    let plain = ["--dashboard", "--dashboard-hosts", "a.example,b.example"];
+    assert!(named(&printed(&plain, "ClusterRole"), IMPERSONATOR).is_none());
+    let text = arguments(&plain);
+    assert!(text.contains("--dashboard-bind-address=:8443") && text.contains("--dashboard-host=a.example,b.example"));
+    let behind_proxy = [
+        "--dashboard",
+        "--dashboard-tls-secret=pages",
+        "--dashboard-proxy-secret=proxy",
+        "--dashboard-proxy-name=oidc",
+        "--dashboard-service-type=LoadBalancer",
+    ];
+    let rules = named(&printed(&behind_proxy, "ClusterRole"), IMPERSONATOR).expect("a role")["rules"].clone();
+    assert_eq!(rules, json!([{"apiGroups": [""], "resources": ["users", "groups"], "verbs": ["impersonate"]}]));
+    let services = printed(&behind_proxy, "Service");
+    let service = named(&services, "berth-dashboard").expect("a Service");
+    assert_eq!(
+        (&service["spec"]["type"], &service["spec"]["sessionAffinity"]),
+        (&json!("LoadBalancer"), &json!("ClientIP"))
+    );
+    let text = arguments(&behind_proxy);
+    for argument in ["--dashboard-cert-dir=", "--dashboard-proxy-ca-file=", "--dashboard-proxy-name=oidc"] {
+        assert!(text.contains(argument), "{argument}: {text}");
+    }
+    let text = refused(&["--dashboard", "--dashboard-port", "9443"]);
+    assert!(text.contains("--dashboard-port 9443: webhook.port uses the same port"), "{text}");
+    assert!(refused(&["--dashboard-hosts", "a.example"]).contains("--dashboard"));
+    if has_kubectl() {
+        let cluster = Cluster::apiserver(&[]);
+        let path = cluster.kubeconfig.with_file_name("install.yaml");
+        std::fs::write(&path, install(&behind_proxy)).expect("written");
+        cluster.run(&["apply", "--server-side", "--force-conflicts", "-f", &path.display().to_string()]);
+        let account = "system:serviceaccount:berth-system:berth-controller";
+        let can = ["auth", "can-i", "impersonate", "groups", "--as", account];
+        assert!(cluster.kubectl(&can).status.success());
+    }
+}
+
 #[test]
 fn a_second_installation_removes_no_rights() {
     if !has_kubectl() {

@@ -39,6 +39,7 @@ mod refarch;
 mod replay;
 mod restart;
 mod rights;
+mod rootless;
 mod scenarios;
 mod secure_metrics;
 mod skypilot;

@@ -13,35 +13,68 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
     if !rustix::process::geteuid().is_root() {
         return skip("full isolation needs root");
     }
-    trains_a_model("full");
+    if has_programs() {
+        let cluster = start("full");
+        trains_a_model(&cluster);
+        cluster.interrupt();
+    }
 }
 
 #[test]
 fn two_pods_without_namespaces_train_a_model() {
-    trains_a_model("plain");
+    if has_programs() {
+        let cluster = start("plain");
+        trains_a_model(&cluster);
+        cluster.interrupt();
+    }
 }
 
-/// Runs the example at an isolation level and checks the result of each pod.
-fn trains_a_model(isolation: &str) {
-    if !has_kubectl() {
+#[test]
+fn two_pods_of_a_user_without_privileges_train_a_model() {
+    let data = tempfile::tempdir().expect("a temporary folder");
+    if !has_programs() {
         return;
     }
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        return skip("python3 is not installed");
+    let arguments = ["--runtime", "process", "--isolation", "rootless", "--stop-pods"];
+    let Some(cluster) = Cluster::unprivileged(data.path(), &arguments) else { return };
+    assert!(cluster.printed_network().starts_with("rootless "), "{}", cluster.printed_network());
+    trains_a_model(&cluster);
+    // The pods found each other by name, as at the full level.
+    let log = cluster.run(&["get", "pods", "-l", "job-name=train", "-o", "jsonpath={.items[*].status.podIP}"]);
+    assert!(log.split_whitespace().all(|address| address.starts_with("10.") || address.starts_with("172.")), "{log}");
+    cluster.interrupt();
+}
+
+fn start(isolation: &str) -> Cluster {
+    Cluster::ephemeral(&["--runtime", "process", "--isolation", isolation])
+}
+
+/// False, with a notice, if a program that the example needs is not installed.
+fn has_programs() -> bool {
+    if !has_kubectl() {
+        return false;
     }
-    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", isolation]);
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has_python {
+        skip("python3 is not installed");
+    }
+    has_python
+}
+
+/// Runs the example and checks the result of each pod.
+fn trains_a_model(cluster: &Cluster) {
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
     // The limit is less than the time for which the programs wait for each other, so that a failure
     // is reported while they run.
     let is_complete = |cluster: &Cluster| cluster.get(&["job", "train"])["status"]["succeeded"] == 2;
     if !(0..60).any(|_| {
-        is_complete(&cluster) || {
+        is_complete(cluster) || {
             pause(Duration::from_secs(1));
             false
         }
     }) {
-        report(&cluster);
+        report(cluster);
         panic!("the training did not complete in 60 s");
     }
     for index in ["0", "1"] {
@@ -56,7 +89,6 @@ fn trains_a_model(isolation: &str) {
     for condition in ["QuotaReserved", "Finished"] {
         assert!(conditions.iter().any(|it| it["type"] == condition), "{conditions:?}");
     }
-    cluster.interrupt();
 }
 
 /// Prints the state of the pods, services, addresses and sockets of a training that does not

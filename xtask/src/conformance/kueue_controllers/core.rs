@@ -5,6 +5,7 @@ use std::time::Duration;
 use berth_api::kueue::v1beta2::{
     AdmissionCheckState, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
+use berth_controllers::configuration::file::DeviceClassMapping;
 use berth_controllers::configuration::{
     Config, ObjectRetentionPolicies, RequeuingStrategy, WaitForPodsReady, WorkloadRetentionPolicy,
 };
@@ -12,7 +13,7 @@ use berth_controllers::jobs::reconcile::Context;
 use berth_controllers::plan::Step;
 use berth_controllers::workload::reconcile::{not_ready, reconcile};
 use berth_controllers::workload::{checks, status};
-use berth_controllers::{Stores, duration, queues, translate};
+use berth_controllers::{Devices, Stores, duration, queues, translate};
 use berth_engine::{Engine, Event};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
@@ -25,6 +26,7 @@ use crate::conformance::{Case, Runner, Verdict};
 pub fn runner(suite: &str) -> Option<Runner> {
     Some(match suite {
         "core-workload-reconcile"
+        | "core-workload-reconcile-dra"
         | "core-workload-reconcile-eviction"
         | "core-workload-reconcile-inadmissible"
         | "core-workload-reconcile-requeue" => workload_reconcile,
@@ -63,7 +65,10 @@ fn workload_reconcile(case: &Case) -> Verdict {
     // Objects and configuration before the reconcile.
     let gates = gates(case);
     let data = &case.input;
-    let stores = Stores::by_hand();
+    let mut stores = Stores::by_hand();
+    if case.suite == "core-workload-reconcile-dra" {
+        stores.devices = devices(case, &stores)?;
+    }
     let workload: Workload = input(case, "workload")?;
     let mut namespace = Namespace::default();
     namespace.metadata.name = workload.namespace();
@@ -163,6 +168,10 @@ fn workload_reconcile(case: &Case) -> Verdict {
             &[],
         ));
     }
+    if let Some(wanted) = want.get("dRAResourceTotal") {
+        let total = device_total(&stores.devices, &workload);
+        lines.extend(differences(&json!({"devices": wanted}), &json!({"devices": total}), &[]));
+    }
     lines.extend(differences(&list(&want["events"]), &Value::from(events), &[]));
     let wanted_error = want["error"].as_str().unwrap_or_default();
     let part = want["errorMsg"].as_str().unwrap_or_default();
@@ -180,6 +189,31 @@ fn workload_reconcile(case: &Case) -> Verdict {
         lines.push(format!("requeueAfter: want {wanted_after:?}, got {got_after:?}"));
     }
     verdict(lines)
+}
+
+/// The claims and device classes of a case, with the mapping of the recorded test.
+fn devices(case: &Case, stores: &Stores) -> Result<Devices, String> {
+    let mappings: Vec<DeviceClassMapping> = read(&json!([{"name": "gpu", "deviceClassNames": ["gpu.example.com"]}]))?;
+    let devices = Devices::by_hand(&mappings, &gates(case), &stores.workloads);
+    for template in case.input["resourceClaimTemplates"].as_array().into_iter().flatten() {
+        devices.template_cache().observe(read(template)?);
+    }
+    for class in case.input["additionalObjects"].as_array().into_iter().flatten() {
+        devices.class_cache().observe(read(class)?);
+    }
+    Ok(devices)
+}
+
+/// The requests for the mapped device class of all pods.
+fn device_total(devices: &Devices, workload: &Workload) -> i64 {
+    let Ok(charges) = devices.charges(workload, Vec::new) else { return 0 };
+    let (resources, classes) = (Default::default(), Default::default());
+    let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
+    let mut translated = translate::workload(workload, &context);
+    charges.apply(&mut translated);
+    let total =
+        |set: &berth_engine::model::PodSet| set.requests.get("gpu").copied().unwrap_or(0) * i64::from(set.count);
+    translated.pod_sets.iter().map(total).sum()
 }
 
 /// Status fields that a merge patch can clear. Upstream's default way of writing leaves them.

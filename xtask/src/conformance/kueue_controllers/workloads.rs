@@ -12,6 +12,7 @@ use berth_api::kueue::v1beta2::{
 };
 use berth_api::kueue::{conditions, constants, labels};
 use berth_controllers::configuration::{Config, Resources};
+use berth_controllers::devices::Charges;
 use berth_controllers::provisioning::{check, requests};
 use berth_controllers::topology::health::assigned_hosts;
 use berth_controllers::translate::workload::topology_request;
@@ -55,6 +56,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "workload-propagate-resource-requests" => propagate_requests,
         "workload-new-info" => new_info,
         "workload-update-with-rebuild" => rebuilt,
+        "workload-with-preprocessed-dra-resources"
+        | "workload-with-preprocessed-dra-resources-replaces-extended-resources" => with_devices,
         "workload-resource-usage" => resource_usage,
         "workload-workload-priority-class-changed" => priority_class_changed,
         "workload-scheduling-hash" => scheduling_hash,
@@ -248,24 +251,64 @@ fn new_info(case: &Case) -> Verdict {
     verdict(lines)
 }
 
+/// The recorded changes of requests by devices, for a workload's pod sets.
+fn charges(workload: &Workload, devices: &Value, replaced: &Value) -> Charges {
+    let mut charges = Charges::default();
+    for (index, set) in workload.spec.pod_sets.iter().enumerate() {
+        for resource in replaced[&set.name].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            charges.replace(index, resource);
+        }
+        for (resource, amount) in devices[&set.name].as_object().into_iter().flatten() {
+            charges.add(index, resource, amount.as_str().and_then(|text| text.parse().ok()).unwrap_or(0));
+        }
+    }
+    charges
+}
+
+fn with_devices(case: &Case) -> Verdict {
+    let data = &case.input;
+    let workload: Workload = input(case, "workload")?;
+    let config = config(case, &Value::Null)?;
+    let (mut engine, at) = (Engine::new(config.engine()), Time::UNSET);
+    let charges = charges(&workload, &data["draResources"], &data["replacedExtendedResources"]);
+    engine.apply(charged(&config, &workload, &charges), at);
+    let got = requests_of(&mut engine, &workload);
+    equal(&case.want["info"]["totalRequests"], json!(got))
+}
+
+/// The event of a workload whose devices are counted.
+fn charged(config: &Config, workload: &Workload, charges: &Charges) -> Event {
+    let classes = BTreeMap::new();
+    let context = translate::Context { resources: &config.resources, limit_ranges: &[], runtime_classes: &classes };
+    let mut translated = translate::workload(workload, &context);
+    charges.apply(&mut translated);
+    Event::WorkloadUpserted(Box::new(translated))
+}
+
+/// Name, number of pods and requests of the pod sets.
+fn requests_of(engine: &mut Engine, workload: &Workload) -> Vec<Value> {
+    let totals = engine.lab().totals(&workload_key(workload));
+    let render = |total: &PodSetTotal| {
+        let requests: BTreeMap<String, i64> = total.requests.iter().map(|(n, a)| (n.to_string(), *a)).collect();
+        json!({"name": total.name.to_string(), "count": total.count, "requests": requests})
+    };
+    totals.iter().map(render).collect()
+}
+
 fn rebuilt(case: &Case) -> Verdict {
     let data = &case.input;
-    if !data["initialOptions"]["dra"].is_null() {
-        return Err("devices of dynamic resource allocation are not counted".to_owned());
+    if data["updateOptions"]["preserveTotalRequests"] == true {
+        return Err("the devices of a workload are counted with each change".to_owned());
     }
     let (initial, updated): (Workload, Workload) = (input(case, "initial")?, input(case, "updated")?);
     let config = config(case, &Value::Null)?;
     let at = translate::time(now(case));
-    let mut engine = engine(&config, &[&initial, &updated], at);
-    let got: Vec<Value> = engine
-        .lab()
-        .totals(&workload_key(&updated))
-        .iter()
-        .map(|total| {
-            let requests: BTreeMap<String, i64> = total.requests.iter().map(|(n, a)| (n.to_string(), *a)).collect();
-            json!({"name": total.name.to_string(), "count": total.count, "requests": requests})
-        })
-        .collect();
+    let devices = &data["initialOptions"]["dra"];
+    let charges = charges(&initial, &devices["preprocessedDRAResources"], &devices["replacedExtendedResources"]);
+    let mut engine = Engine::new(config.engine());
+    engine.apply(charged(&config, &initial, &charges), at);
+    engine.apply(charged(&config, &updated, &Charges::default()), at);
+    let got = requests_of(&mut engine, &updated);
     equal(&case.want["requests"], json!(got))
 }
 

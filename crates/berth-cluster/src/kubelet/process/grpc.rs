@@ -2,6 +2,8 @@
 //!
 //! The request consists of one string and the response of one number, so both are encoded by hand.
 
+use std::io;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -16,9 +18,15 @@ const BODY_MAX: usize = 4 * 1024;
 /// `ServingStatus.SERVING`.
 const SERVING: u64 = 1;
 
-/// Succeeds if the server reports the service as serving.
-pub async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
-    let stream = TcpStream::connect((host, port)).await;
+/// Succeeds if the server reports the service as serving, over the connection that `dialed` opens
+/// to the host.
+pub async fn check(
+    dialed: impl Future<Output = io::Result<TcpStream>>,
+    host: &str,
+    port: u16,
+    service: &str,
+) -> Result<(), String> {
+    let stream = dialed.await;
     let stream = stream.map_err(|error| format!("failed to connect to {host}:{port}: {error}"))?;
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
@@ -90,6 +98,10 @@ fn outcome(status: Option<&HeaderValue>, body: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
+        super::check(TcpStream::connect((host, port)), host, port, service).await
+    }
 
     #[test]
     fn the_request_names_the_service() {

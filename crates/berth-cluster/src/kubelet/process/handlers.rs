@@ -1,5 +1,7 @@
 //! Actions of probes and hooks: commands, HTTP requests, TCP connections, gRPC health checks.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use berth_pod_runtime::{ContainerId, PodRuntime, RuntimeError};
@@ -55,7 +57,8 @@ impl Target<'_> {
         let headers: Vec<(String, String)> =
             action.http_headers.iter().flatten().map(|it| (it.name.clone(), it.value.clone())).collect();
         let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
-        let response = self.limited(http::get(&host, port, path, &headers, is_tls)).await?;
+        let stream = self.dial(&host, port);
+        let response = self.limited(http::get(stream, &host, port, path, &headers, is_tls)).await?;
         match response.code {
             200..400 => Ok(shown(&response.body)),
             code => Err(format!("HTTP probe failed with statuscode: {code}")),
@@ -65,10 +68,17 @@ impl Target<'_> {
     /// Opens a TCP connection.
     pub async fn tcp(&self, host: Option<&str>, port: &IntOrString) -> Result<String, String> {
         let (host, port) = (self.host(host)?, self.port(port)?);
-        let connect = async {
-            TcpStream::connect((host.as_str(), port)).await.map_err(|error| format!("dial tcp {host}:{port}: {error}"))
-        };
+        let connect =
+            async { self.dial(&host, port).await.map_err(|error| format!("dial tcp {host}:{port}: {error}")) };
         self.limited(connect).await.map(|_| String::new())
+    }
+
+    /// Opens a TCP connection. The pod network may be separate from this machine's.
+    async fn dial(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        match host.parse::<IpAddr>() {
+            Ok(address) => self.runtime.dial(SocketAddr::new(address, port)).await,
+            Err(_) => TcpStream::connect((host, port)).await,
+        }
     }
 
     /// The result of a future within the time limit.
@@ -109,7 +119,7 @@ pub async fn grpc(target: &Target<'_>, action: &GRPCAction) -> Result<String, St
     let host = target.host(None)?;
     let port = target.port(&IntOrString::Int(action.port))?;
     let service = action.service.as_deref().unwrap_or_default();
-    target.limited(grpc::check(&host, port, service)).await.map(|()| String::new())
+    target.limited(grpc::check(target.dial(&host, port), &host, port, service)).await.map(|()| String::new())
 }
 
 fn shown(output: &[u8]) -> String {

@@ -1,5 +1,6 @@
 //! HTTP GET requests of probes and hooks.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,9 +27,10 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-/// Sends a GET request over a connection of its own. With TLS, the certificate is not verified, as
+/// Sends a GET request over the connection that `dialed` opens to the host. With TLS, the certificate is not verified, as
 /// in Kubernetes: a probe only checks that the container responds.
 pub async fn get(
+    dialed: impl Future<Output = io::Result<TcpStream>>,
     host: &str,
     port: u16,
     path: &str,
@@ -39,7 +41,7 @@ pub async fn get(
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let failed = |error: &dyn std::fmt::Display| format!("Get \"{scheme}://{authority}{path}\": {error}");
     let request = request(&authority, path, headers).map_err(|error| failed(&error))?;
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| failed(&format!("dial tcp: {error}")))?;
+    let stream = dialed.await.map_err(|error| failed(&format!("dial tcp: {error}")))?;
     if !is_tls {
         return send(stream, request).await.map_err(|error| failed(&error));
     }
@@ -150,6 +152,16 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
+
+    async fn get(
+        host: &str,
+        port: u16,
+        path: &str,
+        headers: &[(String, String)],
+        is_tls: bool,
+    ) -> Result<Response, String> {
+        super::get(TcpStream::connect((host, port)), host, port, path, headers, is_tls).await
+    }
 
     /// Reads one request and responds with `response`. Returns the request.
     async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &str) -> String {

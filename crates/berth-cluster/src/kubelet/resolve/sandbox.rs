@@ -103,14 +103,15 @@ fn dns(spec: &PodSpec, namespace: &str, options: &KubeletOptions) -> Option<DnsC
         "ClusterFirstWithHostNet" => true,
         _ => false,
     };
+    let servers = if host_network { &options.cluster_dns_on_host } else { &options.cluster_dns };
     let mut config = match spec.dns_policy.as_deref() {
         Some("None") => DnsConfig::default(),
         // If the cluster has no DNS server, pods use the host's.
-        _ if uses_cluster && !options.cluster_dns.is_empty() => {
+        _ if uses_cluster && !servers.is_empty() => {
             let domain = &options.cluster_domain;
             let own = [format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];
             DnsConfig {
-                nameservers: options.cluster_dns.iter().map(ToString::to_string).collect(),
+                nameservers: servers.iter().map(ToString::to_string).collect(),
                 searches: own.into_iter().chain(options.host_dns.searches.iter().cloned()).collect(),
                 options: vec!["ndots:5".to_owned()],
             }

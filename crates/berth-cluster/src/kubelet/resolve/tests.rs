@@ -292,6 +292,7 @@ fn claims_become_folders_and_other_types_are_refused() {
 fn sandbox_of(spec: Value) -> Result<berth_pod_runtime::SandboxConfig, String> {
     let options = KubeletOptions {
         cluster_dns: vec!["10.96.0.10".parse().expect("an address")],
+        cluster_dns_on_host: vec!["127.64.0.1".parse().expect("an address")],
         host_dns: DnsConfig {
             nameservers: vec!["192.0.2.53".into()],
             searches: vec!["lan".into()],
@@ -330,7 +331,8 @@ fn resolver_configurations_follow_the_policy() {
     assert_eq!(cluster.options, ["ndots:5"]);
     assert_eq!(dns(json!({"dnsPolicy": "Default"})), None);
     assert_eq!(dns(json!({"hostNetwork": true})), None);
-    assert_eq!(dns(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"})), Some(cluster));
+    let on_host = DnsConfig { nameservers: vec!["127.64.0.1".into()], ..cluster };
+    assert_eq!(dns(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"})), Some(on_host));
     let config = json!({"nameservers": ["1.1.1.1"], "searches": ["example.com"],
         "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]});
     let own = dns(json!({"dnsPolicy": "None", "dnsConfig": config})).expect("its own");

@@ -3,30 +3,45 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use berth_api::berth::usage::StayState;
+use berth_api::berth::usage::{Stay, StayState};
 use berth_api::kueue::v1beta2::Workload;
 use parking_lot::Mutex;
 
 use crate::concurrent_admission::is_variant;
 use crate::decisions::stay;
 
-/// A row. Texts that many rows have are shared.
+/// A row: what it has in common with other rows, and what is its own.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// Name of the job, or of the Workload without job.
-    pub(super) job: Box<str>,
-    pub(super) user: Arc<str>,
+    pub(super) shape: Shape,
+    /// Creation in seconds since 1970.
+    pub(super) created: i64,
+    pub(super) own: Own,
+}
+
+/// What many jobs have in common, in the order in which the index has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    pub(super) namespace: Arc<str>,
     /// The local queue.
     pub(super) queue: Arc<str>,
-    /// The cluster queue whose quota it holds.
+    /// The cluster queue whose quota they hold.
     pub(super) held_in: Option<Arc<str>>,
+    pub(super) user: Arc<str>,
     pub(super) state: StayState,
     pub(super) reason: Arc<str>,
     pub(super) priority: i64,
     pub(super) pods: u32,
-    /// Seconds since 1970.
-    pub(super) created: i64,
+}
+
+/// What only one job has.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    /// Name of the job, or of the Workload without job.
+    pub(super) job: Box<str>,
     labels: Box<[(Arc<str>, Arc<str>)]>,
+    /// The stay of a running job, as its object shows it.
+    pub(super) running: Option<Box<Stay>>,
 }
 
 /// Texts that rows share.
@@ -57,22 +72,28 @@ impl Row {
             return None;
         }
         let stay = stay::of(workload, None, "");
-        let job = stay.job.map_or(stay.workload.name, |job| job.name);
+        let job = stay.job.as_ref().map_or(&stay.workload.name, |job| &job.name);
         let labels = workload.metadata.labels.iter().flatten();
-        Some(Row {
-            job: job.into(),
-            user: names.share(&stay.user),
+        let own = Own {
+            job: job.as_str().into(),
+            labels: labels.map(|(key, value)| (names.share(key), names.share(value))).collect(),
+            running: (stay.state == StayState::Running).then(|| Box::new(stay.clone())),
+        };
+        let shape = Shape {
+            namespace: names.share(&stay.workload.namespace),
             queue: names.share(&stay.queue),
             held_in: Some(stay.cluster_queue.as_str()).filter(|it| !it.is_empty()).map(|it| names.share(it)),
+            user: names.share(&stay.user),
             state: stay.state,
             reason: names.share(&stay.reason),
             priority: stay.priority,
             pods: u32::try_from(stay.pods).unwrap_or(0),
-            created: stay.queued.map_or(0, |at| at.0.as_second()),
-            labels: labels.map(|(key, value)| (names.share(key), names.share(value))).collect(),
-        })
+        };
+        Some(Row { shape, created: stay.queued.map_or(0, |at| at.0.as_second()), own })
     }
+}
 
+impl Own {
     /// The value of a label.
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(known, _)| **known == *key).map(|(_, value)| &**value)

@@ -1,10 +1,11 @@
 //! The integrations of Kubeflow's training jobs: one pod set per replica type, in each kind's fixed
 //! order.
 
-use berth_apimachinery::field::{Error, Path};
-use serde_json::Value;
+use berth_api::kueue::annotations;
+use serde_json::{Value, json};
 
-use super::{Description, Group, Injection, integer, true_condition};
+use super::{Description, Group, Injection, integer, set_at, true_condition};
+use crate::gates::{Gate, Gates};
 use crate::jobs::Finished;
 
 /// Label that holds a pod's index in its replica type.
@@ -25,10 +26,12 @@ macro_rules! training_job {
             finished,
             ready: |_, status| true_condition(status, "Running").is_some(),
             active,
+            on_hold: |_| None,
+            set_defaults: |_, _| {},
             queued: |_| true,
             resized: |_, _| None,
             cleans_up: |_, _| false,
-            validate: |spec, _, path| validate(spec, $specs, &[$($type),*], path),
+            validate: |_, _, _| Vec::new(),
         };
     };
 }
@@ -59,9 +62,25 @@ training_job!(
     ["Scheduler", "Server", "Worker", "TunerTracker", "TunerServer", "Tuner"]
 );
 training_job!(
-    /// Description of MPIJob.
-    MPI, "kubeflow.org/mpijob", "mpiReplicaSpecs", ["Launcher", "Worker"]
-);
+    /// Description of MPIJob without its own defaults.
+    MPI_COMMON, "kubeflow.org/mpijob", "mpiReplicaSpecs", ["Launcher", "Worker"]);
+
+/// Description of MPIJob.
+pub const MPI: Description = Description { set_defaults: offset_workers, ..MPI_COMMON };
+
+/// Records that the launcher of an MPIJob has index 0 if it runs as a worker, so that the indexes of
+/// the workers start at 1. The topology of a pod set group counts the launcher itself.
+fn offset_workers(spec: &mut Value, gates: &Gates) {
+    let specs = &spec["mpiReplicaSpecs"];
+    let has = |type_: &str| specs[type_]["template"].is_object();
+    let group = &specs["Launcher"]["template"]["metadata"]["annotations"][annotations::PODSET_GROUP_NAME];
+    let is_offset = spec["runLauncherAsWorker"] == true && has("Launcher") && has("Worker") && group.is_null();
+    if is_offset && gates.on(Gate::TopologyAwareScheduling) {
+        const WORKERS: [&str; 5] = ["mpiReplicaSpecs", "Worker", "template", "metadata", "annotations"];
+        let steps = [&WORKERS[..], &[annotations::POD_INDEX_OFFSET]].concat();
+        set_at(spec, &steps, json!("1"));
+    }
+}
 
 fn groups(spec: &Value, specs: &str, types: &[&str]) -> Result<Vec<Group>, String> {
     let present = types.iter().filter(|type_| spec[specs][**type_].is_object());
@@ -82,12 +101,4 @@ fn finished(status: &Value) -> Option<Finished> {
 fn active(status: &Value) -> bool {
     let of_types = status["replicaStatuses"].as_object().into_iter().flatten();
     of_types.into_iter().any(|(_, replicas)| replicas["active"].as_i64().unwrap_or(0) > 0)
-}
-
-fn validate(spec: &Value, specs: &str, types: &[&str], path: &Path<'_>) -> Vec<Error> {
-    let path = path.child(specs);
-    match spec[specs].as_object() {
-        Some(map) if types.iter().any(|type_| map.contains_key(*type_)) => Vec::new(),
-        _ => vec![Error::required(&path, format!("must have one of {}", types.join(", ")))],
-    }
 }

@@ -97,6 +97,11 @@ pub struct Description {
     pub ready: fn(&Value, &Value) -> bool,
     /// Reads from the status whether pods still run.
     pub active: fn(&Value) -> bool,
+    /// Reads from the status whether the kind's operator rejected the spec; `None` for kinds without
+    /// such a state.
+    pub on_hold: fn(&Value) -> Option<bool>,
+    /// Sets defaults in the spec of a new job.
+    pub set_defaults: fn(&mut Value, &Gates),
     /// Reads from the spec whether the job is queued at all.
     pub queued: fn(&Value) -> bool,
     /// Reads from spec and status the name of the RayCluster that Ray's autoscaler resizes while the
@@ -390,6 +395,16 @@ impl<K: Described> Job for K {
         (K::DESCRIPTION.active)(self.status())
     }
 
+    fn is_on_hold(&self) -> Option<bool> {
+        (K::DESCRIPTION.on_hold)(self.status())
+    }
+
+    fn set_defaults(object: &mut Value, gates: &Gates) {
+        if let Some(spec) = object.get_mut("spec") {
+            (K::DESCRIPTION.set_defaults)(spec, gates);
+        }
+    }
+
     fn priority_class(&self) -> Option<String> {
         let class = self.spec().pointer(K::DESCRIPTION.priority_class?)?.as_str()?;
         (!class.is_empty()).then(|| class.to_owned())
@@ -443,10 +458,11 @@ pub(crate) fn validate_pod_sets<K: Job>(job: &K, gates: &Gates) -> Vec<Error> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::frameworks::{AppWrapper, PyTorchJob, RayCluster, RayJob, RayService};
+    use berth_api::frameworks::{AppWrapper, MPIJob, PyTorchJob, RayCluster, RayJob, RayService};
     use berth_api::kueue::v1beta2::Workload;
 
     use super::*;
+    use crate::gates::Gate;
 
     fn template(cpu: &str) -> Value {
         json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
@@ -488,6 +504,30 @@ mod tests {
         job.suspend();
         assert!(job.restore(&[none("master"), none("worker")]));
         assert_eq!(job.spec, spec, "only what admission added was removed");
+    }
+
+    #[test]
+    fn the_workers_of_an_mpi_job_are_counted_after_a_launcher_that_works() {
+        let object = |works: bool, annotations: Value| {
+            let launcher = json!({"template": {"metadata": {"annotations": annotations}, "spec": {"containers": []}}});
+            json!({"spec": {"runLauncherAsWorker": works,
+                "mpiReplicaSpecs": {"Launcher": launcher, "Worker": {"template": template("1")}}}})
+        };
+        let offset = |mut object: Value, gates: &Gates| {
+            MPIJob::set_defaults(&mut object, gates);
+            let annotations = object.pointer("/spec/mpiReplicaSpecs/Worker/template/metadata/annotations");
+            annotations.map(|annotations| annotations["kueue.x-k8s.io/pod-index-offset"].clone())
+        };
+        let gates = Gates::default();
+        assert_eq!(offset(object(true, json!({})), &gates), Some(json!("1")));
+        assert_eq!(offset(object(false, json!({})), &gates), None);
+        let grouped = json!({"kueue.x-k8s.io/podset-group-name": "all"});
+        assert_eq!(offset(object(true, grouped), &gates), None, "the ranks of a group count the launcher");
+        let mut off = Gates::default();
+        off.set(Gate::TopologyAwareScheduling, false);
+        assert_eq!(offset(object(true, json!({})), &off), None);
+        assert_eq!(offset(json!({"spec": {"runLauncherAsWorker": true}}), &gates), None);
+        assert_eq!(offset(json!({}), &gates), None);
     }
 
     #[test]
@@ -558,6 +598,16 @@ mod tests {
         assert_eq!(wrong(both), ["spec.clusterSelector"]);
         assert_eq!(wrong(json!({})), ["spec.rayClusterSpec"]);
         assert_eq!(wrong(json!({"rayClusterSpec": {}})), ["spec.shutdownAfterJobFinishes"]);
+    }
+
+    #[test]
+    fn a_job_without_pods_is_left_to_its_operator() {
+        let rules: [(&Description, Value); 2] =
+            [(&appwrapper::APP_WRAPPER, json!({"components": []})), (&kubeflow::MPI, json!({"mpiReplicaSpecs": {}}))];
+        for (description, spec) in rules {
+            let errors = (description.validate)(&spec, false, &Path::new("spec"));
+            assert!(errors.is_empty(), "{}: {errors:?}", description.framework);
+        }
     }
 
     #[test]

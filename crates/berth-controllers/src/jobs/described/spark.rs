@@ -30,6 +30,8 @@ pub const APPLICATION: Description = Description {
     finished,
     ready,
     active: |status| state(status) == "RUNNING",
+    on_hold: |_| None,
+    set_defaults: |_, _| {},
     queued: |_| true,
     resized: |_, _| None,
     cleans_up: |_, _| false,

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
-use berth_api::kueue::{constants, labels};
-use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler};
+use berth_api::kueue::{constants, events, labels};
+use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::Unit;
 use super::reconcile::{reconcile, set_of};
+use super::{Unit, prebuilt, stateful_set};
 use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
 use crate::metrics::Metrics;
-use crate::plan::Step;
+use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
@@ -34,38 +34,58 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
             let gates = config.gates();
             pods.index(move |pod: &Pod| key_of_pod(pod, &gates).map(|key| key.to_string()).into_iter().collect())
         },
-        executor: Executor::new(manager, recorder, pods.clone(), stores.workloads.clone(), metrics),
+        executor: Executor::new(manager, recorder.clone(), pods.clone(), stores.workloads.clone(), metrics),
+        recorder,
         clock: manager.clock(),
         metrics: metrics.clone(),
     };
-    // A StatefulSet's queue may change while its pods wait.
-    let sets: Option<Cache<StatefulSet>> = config.integrations.enabled("statefulset").then(|| manager.cache());
+    // A StatefulSet's Workload precedes its pods, and its queue may change while they wait.
+    let sets = config.integrations.enabled(stateful_set::PARENT).then(|| stores.stateful_sets.clone());
     let by_set = pods.index(|pod: &Pod| set_of(pod).map(|set| set.uid.clone()).into_iter().collect());
     let mut builder = manager.controller("job-pod");
     if let Some(sets) = &sets {
         let gates = config.gates();
         builder = builder.watch(sets, move |delta| {
+            let set = delta.latest();
+            let uid = set.uid().unwrap_or_default();
             let queue = |set: &StatefulSet| set.labels().get(labels::QUEUE_NAME).cloned();
-            let moved = delta.old.as_ref().zip(delta.new.as_ref()).filter(|(old, new)| queue(old) != queue(new));
-            let uid = moved.and_then(|(_, new)| new.uid()).unwrap_or_default();
-            by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
+            let both = delta.old.as_ref().zip(delta.new.as_ref());
+            let mut keys = BTreeSet::new();
+            if both.is_some_and(|(old, new)| queue(old) != queue(new)) {
+                keys.extend(by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod, &gates)));
+            }
+            // Its status does not matter.
+            if both.is_none_or(|(old, new)| old.spec != new.spec || old.labels() != new.labels()) {
+                let names = stateful_set::group_names(&set.name_any(), &uid, &gates);
+                let namespace = set.namespace().unwrap_or_default();
+                keys.extend(names.map(|name| Unit::Group { name }.key(&namespace)));
+            }
+            keys
         });
     }
     let gates = config.gates();
+    let by_prebuilt = pods.index(move |pod: &Pod| {
+        let namespace = pod.namespace().unwrap_or_default();
+        prebuilt::name(pod, &gates).map(|name| format!("{namespace}/{name}")).into_iter().collect()
+    });
+    let gates = config.gates();
+    let by_unit = reconciler.by_unit.clone();
     builder
         .concurrency(16)
         .watch(&pods, move |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
             seen.filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
         })
-        .watch(&stores.workloads, |delta| {
+        .watch(&stores.workloads, move |delta| {
             let seen = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
             let mut keys: BTreeSet<_> = seen.filter_map(|workload| key_of_workload(workload)).collect();
-            // A group may wait for the name of a Workload that is deleted.
-            keys.extend(delta.old.as_ref().filter(|_| delta.new.is_none()).map(|gone| {
-                let unit = Unit::Group { name: gone.name_any() };
-                unit.key(&gone.namespace().unwrap_or_default())
-            }));
+            for pod in by_prebuilt.get(&ObjectKey::of(delta.latest().as_ref()).to_string()) {
+                keys.insert(Unit::Pod { name: pod.name_any() }.key(&pod.namespace().unwrap_or_default()));
+            }
+            // A Workload that has the name of a pod group keeps the group from being queued.
+            let name = delta.latest().name_any();
+            let group = Unit::Group { name }.key(&delta.latest().namespace().unwrap_or_default());
+            keys.extend(by_unit.keys(&group.to_string()).first().map(|_| group));
             keys
         })
         .run(reconciler);
@@ -85,12 +105,25 @@ fn key_of_workload(workload: &Workload) -> Option<ObjectKey> {
     Some(unit.key(&workload.namespace().unwrap_or_default()))
 }
 
+/// What to report on a StatefulSet that has no pods yet.
+fn reports(plan: &Plan<Pod>) -> Vec<PlannedEvent> {
+    let created = plan.steps.iter().filter_map(|step| match step {
+        Step::CreateWorkload(workload) => {
+            let message = format!("Created Workload: {}", ObjectKey::of(workload.as_ref()));
+            Some(PlannedEvent::normal(events::CREATED_WORKLOAD, message))
+        }
+        _ => None,
+    });
+    created.chain(plan.error.as_ref().and_then(PlanError::event)).collect()
+}
+
 struct PodReconciler {
     config: Arc<Config>,
     gates: Gates,
     stores: Stores,
     by_unit: Index<Pod>,
     executor: Executor<Pod>,
+    recorder: Recorder,
     clock: Clock,
     metrics: Metrics,
 }
@@ -108,7 +141,16 @@ impl Reconciler for PodReconciler {
                 && !podset::is_gated(after, constants::ADMISSION_GATE)
         };
         let released = plan.steps.iter().filter(|step| releases(step)).count();
+        let reports = if pods.is_empty() { reports(&plan) } else { Vec::new() };
         let answer = self.executor.carry_out(pods.first(), plan).await;
+        if let Unit::Group { name } = &unit
+            && !reports.is_empty()
+            && let Some(set) = stateful_set::of_group(&self.stores, &key.namespace, name, &self.gates)
+        {
+            for event in reports.iter().filter(|event| event.is_warning() || answer.is_ok()) {
+                self.recorder.event(set.as_ref(), event.event_type, &event.reason, &event.message);
+            }
+        }
         if answer.is_ok() && released > 0 {
             let workload = match &unit {
                 Unit::Group { name } => {

@@ -249,15 +249,30 @@ impl<'a> Group<'a> {
         surplus
     }
 
+    /// Number of places without a pod once the pods that have started are deleted.
+    pub fn absent_once_stopped(&self, workload: &Workload) -> usize {
+        let left = self.pods.iter().filter(|pod| is_gated(pod) || is_terminated(pod));
+        let left: Vec<_> = left.cloned().collect();
+        Group { unit: self.unit, pods: &left }.surplus(workload).absent
+    }
+
     /// Waiting pods whose role has another name in the Workload, and that name. Berth versions up to
-    /// 0.1 named roles differently, so a replacement of a pod can have a new name for its role.
+    /// 0.1 named roles differently, so a replacement of a pod can have a new name for its role. All
+    /// pods of a serving group with one role have that role.
     pub fn misnamed(&self, workload: &'a Workload) -> Vec<(&'a Arc<Pod>, &'a str)> {
         let sets = &workload.spec.pod_sets;
         let is_known = |pod: &Pod| sets.iter().any(|set| set.name == role(pod));
-        let waits = |pod: &&Arc<Pod>| is_gated(pod) && !is_deleting(pod) && shape::is_hash(role(pod));
+        let waits = |pod: &&Arc<Pod>| is_gated(pod) && !is_deleting(pod);
+        let only = sets.first().filter(|_| sets.len() == 1 && self.is_serving() && self.is_fast());
         let unknown = self.pods.iter().filter(waits).filter(|pod| !is_known(pod));
         unknown
             .filter_map(|pod| {
+                if let Some(only) = only {
+                    return Some((pod, only.name.as_str()));
+                }
+                if !shape::is_hash(role(pod)) {
+                    return None;
+                }
                 let shape = shape_of(pod.spec.as_ref())?;
                 let set = sets.iter().find(|set| shape_of(set.template.spec.as_ref()).as_ref() == Some(&shape))?;
                 Some((pod, set.name.as_str()))
@@ -271,7 +286,8 @@ impl<'a> Group<'a> {
         if !self.is_group() {
             return true;
         }
-        let unknown = self.pods.iter().any(|pod| !workload.spec.pod_sets.iter().any(|set| set.name == role(pod)));
+        let stays = self.pods.iter().filter(|pod| !is_deleting(pod));
+        let unknown = stays.into_iter().any(|pod| !workload.spec.pod_sets.iter().any(|set| set.name == role(pod)));
         !kept.is_empty() && !unknown
     }
 }

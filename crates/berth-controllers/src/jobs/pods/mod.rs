@@ -9,8 +9,10 @@
 pub mod controller;
 pub mod group;
 pub mod import;
+mod prebuilt;
 pub mod reconcile;
 pub mod shape;
+pub(crate) mod stateful_set;
 #[cfg(test)]
 mod tests;
 

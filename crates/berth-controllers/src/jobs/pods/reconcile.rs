@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::SUBMITTED_BY_ANNOTATION;
-use berth_api::kueue::reasons::{admission, eviction, finished};
+use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
+use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 
 use super::group::{self, Group};
-use super::{Unit, kind};
+use super::{Unit, kind, prebuilt, stateful_set};
 use crate::conditions;
 use crate::gates::Gate;
-use crate::jobs::reconcile::{Context, remove_finalizer};
+use crate::jobs::reconcile::{Context, copies_annotation, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
 use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset::{self, PodSetInfo};
@@ -58,6 +58,16 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
             reconcile.plan
         }
         None => {
+            if let Unit::Group { name } = unit
+                && let Some(set) = stateful_set::of_group(context.stores, namespace, name, context.gates)
+                && set.metadata.deletion_timestamp.is_none()
+            {
+                let workload = workloads.first().map(Arc::as_ref);
+                return match stateful_set::without_pods(context, &set, name, workload, &mut plan) {
+                    Ok(()) => plan,
+                    Err(error) => plan.fail(error),
+                };
+            }
             for workload in workloads {
                 without_pods(context, namespace, &workload, &mut plan);
             }
@@ -95,15 +105,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
         found.is_some_and(|metadata| metadata.uid.as_deref() == Some(&owner.uid))
     });
     if lives && workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload) {
-        const HOLD: &str = "The workload has no pods because its owner is scaled to zero";
-        if !status::is_on_hold(&workload) {
-            if status::is_evicted(&workload) {
-                status::release_after_eviction(&mut workload, context.gates, context.now);
-            }
-            status::unset_quota_reservation(&mut workload, admission::ON_HOLD, HOLD, context.gates, context.now);
-            plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload)));
-        }
-        return;
+        return stateful_set::put_on_hold(context, workload, plan);
     }
     if context.gates.on(Gate::FinishOrphanedWorkloads)
         && status::finish(
@@ -123,7 +125,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
 /// The StatefulSet for which the pod is queued, if any.
 pub(super) fn set_of(pod: &Pod) -> Option<&OwnerReference> {
     let parent = pod.annotations().get(annotations::POD_SUSPENDING_PARENT);
-    controller_of(&pod.metadata).filter(|_| parent.is_some_and(|parent| parent == "statefulset"))
+    controller_of(&pod.metadata).filter(|_| parent.is_some_and(|parent| parent == stateful_set::PARENT))
 }
 
 /// The first of these names, and the number of further ones.
@@ -155,11 +157,11 @@ fn copy_common<'a>(
     Ok(())
 }
 
-struct Reconcile<'a> {
-    context: Context<'a>,
-    namespace: &'a str,
-    group: Group<'a>,
-    plan: Plan<Pod>,
+pub(super) struct Reconcile<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) namespace: &'a str,
+    pub(super) group: Group<'a>,
+    pub(super) plan: Plan<Pod>,
 }
 
 impl Reconcile<'_> {
@@ -179,6 +181,9 @@ impl Reconcile<'_> {
         }
         if self.follow_queue_of_set() {
             return Ok(());
+        }
+        if let Some(name) = prebuilt::name(self.group.first(), self.context.gates) {
+            return self.with_prebuilt(name);
         }
         let mut workloads = workloads.into_iter();
         let Some(workload) = workloads.next() else { return self.without_workload() };
@@ -222,19 +227,19 @@ impl Reconcile<'_> {
     }
 
     /// Reports an event on the first pod that has not started.
-    fn report_waiting(&mut self, event: PlannedEvent) {
+    pub(super) fn report_waiting(&mut self, event: PlannedEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
         self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), event));
     }
 
-    fn write_status(&mut self, workload: &Workload) {
+    pub(super) fn write_status(&mut self, workload: &Workload) {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
     // -- creating a workload ----------------------------------------------------------------------
 
-    fn without_workload(&mut self) -> Result<(), PlanError> {
+    pub(super) fn without_workload(&mut self) -> Result<(), PlanError> {
         if let Some(finished) = self.group.finished() {
             let ended = |pod: &Pod| group::is_terminated(pod) || group::is_lost(pod);
             self.release_run(ended, &finished.message);
@@ -245,37 +250,50 @@ impl Reconcile<'_> {
         if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());
         }
-        if let Some(name) = self.taken_name() {
-            let message = format!(
-                "A Workload named {name:?} already exists but is not a pod group workload; this pod group cannot be admitted"
-            );
-            self.report_waiting(PlannedEvent::warning(events::WORKLOAD_NAME_CONFLICT, message));
-            return Ok(());
-        }
         if self.group.started().next().is_some() {
             self.stop("NoMatchingWorkload", "missing workload", false);
             return Ok(());
         }
-        let pod_sets = match self.group.pod_sets(self.context.gates) {
-            Ok(pod_sets) => pod_sets,
-            Err(message) => {
-                // A new pod, or a change to one, triggers the next reconcile.
-                self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
-                return Ok(());
-            }
+        if let Some(message) = self.name_conflict() {
+            // The end of the other Workload triggers the next reconcile.
+            self.report_waiting(PlannedEvent::warning(events::WORKLOAD_NAME_CONFLICT, message));
+            return Ok(());
+        }
+        let workload = match self.of_set()? {
+            Some(workload) => workload,
+            None => match self.group.pod_sets(self.context.gates) {
+                Ok(pod_sets) => self.construct(pod_sets)?,
+                Err(message) => {
+                    // A new pod, or a change to one, triggers the next reconcile.
+                    self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
+                    return Ok(());
+                }
+            },
         };
-        let workload = self.construct(pod_sets)?;
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
         self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
     }
 
-    /// Name of the group's Workload, if another Workload has it.
-    fn taken_name(&self) -> Option<String> {
+    /// A new Workload of a StatefulSet's pods.
+    fn of_set(&self) -> Result<Option<Workload>, PlanError> {
+        let Some(name) = super::group_name(self.group.first(), self.context.gates) else { return Ok(None) };
+        let set = stateful_set::of_group(self.context.stores, self.namespace, name, self.context.gates);
+        let Some(set) = set.filter(|set| stateful_set::is_queued(self.context, set)) else { return Ok(None) };
+        let mut workload = stateful_set::construct(self.context, &set, name)?;
+        self.own(&mut workload);
+        Ok(Some(workload))
+    }
+
+    /// Why the group cannot have a Workload, if a Workload of its name exists that no pod group made.
+    fn name_conflict(&self) -> Option<String> {
         let name = super::group_name(self.group.first(), self.context.gates)?;
-        let other = self.context.stores.workloads.get(&ObjectKey::namespaced(self.namespace, name));
-        other.filter(|workload| !status::is_pod_group(workload)).map(|_| name.to_owned())
+        self.context.stores.workloads.get(&ObjectKey::namespaced(self.namespace, name))?;
+        Some(format!(
+            "A Workload named {} already exists but is not a pod group workload; this pod group cannot be admitted",
+            quote(name)
+        ))
     }
 
     fn construct(&mut self, mut pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
@@ -297,10 +315,7 @@ impl Reconcile<'_> {
             let of_pod = pod.annotations().iter().filter(|(key, _)| copied_annotations.contains(key.as_str()));
             copy_common(workload.annotations_mut(), of_pod, "annotation")?;
             for (key, value) in pod.annotations() {
-                let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
-                    || key == SUBMITTED_BY_ANNOTATION
-                    || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on(Gate::AdmissionGatedBy));
-                if copied {
+                if copies_annotation(self.context, key) {
                     workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());
                 }
             }
@@ -336,7 +351,7 @@ impl Reconcile<'_> {
 
     /// Adds the pods, and the StatefulSet that owns them, as owners of the Workload, so that it is
     /// deleted after the last of them. Returns true if any were added.
-    fn own(&self, workload: &mut Workload) -> bool {
+    pub(super) fn own(&self, workload: &mut Workload) -> bool {
         let alone = !self.group.is_group();
         let owners = workload.metadata.owner_references.get_or_insert_default();
         let before = owners.len();
@@ -374,7 +389,7 @@ impl Reconcile<'_> {
 
     // -- reconciling pods with their workload -----------------------------------------------------
 
-    fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
+    pub(super) fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
         // The run has ended, or ends now.
         if status::is_finished(&workload) {
@@ -541,23 +556,13 @@ impl Reconcile<'_> {
     }
 
     /// Requeues a group whose set was scaled up from zero, perhaps to another size.
-    fn requeue_scaled_up(&mut self, mut workload: Workload) {
+    fn requeue_scaled_up(&mut self, workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => return self.report_waiting(PlannedEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
         };
         sanitize(&mut pod_sets);
-        let sizes =
-            |sets: &[PodSet]| -> Vec<(String, i32)> { sets.iter().map(|it| (it.name.clone(), it.count)).collect() };
-        if sizes(&pod_sets) != sizes(&workload.spec.pod_sets) {
-            workload.spec.pod_sets = pod_sets;
-            self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        }
-        let reason =
-            status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, self.context.gates);
-        const BACK: &str = "The workload has pods again";
-        status::unset_quota_reservation(&mut workload, reason, BACK, self.context.gates, self.context.now);
-        self.write_status(&workload);
+        stateful_set::end_hold(self.context, workload, pod_sets, &mut self.plan);
     }
 
     /// Copies the priority class label and the `admission-gated-by` annotation to the Workload.
@@ -606,7 +611,7 @@ impl Reconcile<'_> {
             changed |= status::set_reclaimable_pods(workload, reclaimable);
         }
         // A group with lost pods cannot run; it is not queued until they are replaced.
-        if self.group.is_group() && !self.group.is_serving() {
+        if self.waits_for_replacements() {
             const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
             let known = status::condition(workload, TYPE).map(|condition| condition.status == "True");
             let evicted = status::true_condition(workload, conditions::EVICTED).cloned();
@@ -629,6 +634,11 @@ impl Reconcile<'_> {
             changed |= readiness::sync(workload, || self.group.is_ready(), now);
         }
         changed
+    }
+
+    /// True if the group's owner does not replace lost pods by itself.
+    fn waits_for_replacements(&self) -> bool {
+        self.group.is_group() && !self.group.is_serving()
     }
 
     fn start(&mut self, mut workload: Workload) {
@@ -681,6 +691,11 @@ impl Reconcile<'_> {
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
         {
+            // The back-off may end before the pods are gone.
+            if self.waits_for_replacements() && self.group.absent_once_stopped(&workload) > 0 {
+                const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
+                status::set(&mut workload, TYPE, true, &evicted.reason, &evicted.message, self.context.now);
+            }
             self.write_status(&workload);
         }
         let retention = self.context.config.object_retention_policies.as_ref();
@@ -702,7 +717,7 @@ impl Reconcile<'_> {
     /// Deletes the pods that have started and not ended; with `waiting`, deletes all pods. Each pod
     /// first gets a condition with the reason, so that its end does not count as a failure of the
     /// pod.
-    fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
+    pub(super) fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {
                 continue;

@@ -102,6 +102,19 @@ fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
 }
 
 #[test]
+fn a_group_waits_while_a_workload_that_no_group_made_has_its_name() {
+    let world = World::new();
+    let template = json!({"spec": {"containers": []}});
+    world.stores.workloads.observe(read::<Workload>(json!({"metadata": {"name": "g", "namespace": "ns"},
+        "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": template}]}})));
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
+    let [Step::EventAbout(_, event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let message = "A Workload named \"g\" already exists but is not a pod group workload; this pod group cannot be \
+                   admitted";
+    assert_eq!((event.reason.as_str(), event.message.as_str()), ("WorkloadNameConflict", message));
+}
+
+#[test]
 fn a_group_gets_its_workload_once_all_its_pods_exist() {
     let world = World::new();
     let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
@@ -308,6 +321,19 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
     let plan = world.reconcile(&running);
     assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
     assert!(patched(&plan).is_empty(), "the pods stay until replacements exist");
+}
+
+#[test]
+fn an_evicted_group_whose_pods_do_not_run_yet_waits_for_replacements_at_once() {
+    let world = World::new();
+    world.with_workload(&[ADMITTED[0], ADMITTED[1], ("Evicted", "Preempted")]);
+    let plan = world.reconcile(&[pod("a", "r", false, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(deleted(&plan), ["a"]);
+    assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
+    let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS);
+    assert_eq!(waits.as_deref(), Some("True/Preempted: why"), "the back-off may end before the pod is gone");
+    let plan = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS), None, "no pod is stopped");
 }
 
 #[test]
@@ -541,4 +567,22 @@ fn waiting_pods_of_a_stateful_set_follow_its_queue() {
     let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
     assert_eq!(workload.spec.queue_name, "other");
     assert_eq!(workload.labels()[labels::JOB_UID], "set");
+}
+
+#[test]
+fn pods_of_a_serving_group_have_its_only_role() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let of_set = |name: &str, role: &str| {
+        let mut pod = pod(name, role, true, "Pending");
+        pod["metadata"]["annotations"][annotations::POD_GROUP_SERVING] = json!("true");
+        pod["metadata"]["annotations"][annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
+        pod
+    };
+    let plan = world.reconcile(&[of_set("a", "r"), of_set("b", "main")]);
+    let renamed: Vec<_> =
+        patched(&plan).iter().map(|pod| (pod.name_any(), pod.annotations()[annotations::ROLE_HASH].clone())).collect();
+    assert_eq!(renamed, [("b".to_owned(), "r".to_owned())], "an earlier version named the role");
+    let batch = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "main", true, "Pending")]);
+    assert!(batch.error.is_some(), "{:?}", batch.steps);
 }

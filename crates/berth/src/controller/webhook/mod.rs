@@ -47,6 +47,8 @@ pub const APP_WRAPPERS_MUTATE: &str = "/mutate-appwrapper";
 pub const APP_WRAPPERS_VALIDATE: &str = "/validate-appwrapper";
 /// Service of the metrics.
 pub const METRICS_SERVICE: &str = "berth-metrics";
+/// Service of the web pages.
+pub const DASHBOARD_SERVICE: &str = "berth-dashboard";
 /// Maximum size of a review: an object and its previous version, each limited to 3 MiB by the API
 /// server.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -205,8 +207,8 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             let mut names =
                 vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
             names.push(format!("{SERVICE}.{namespace}.svc"));
-            // The metrics have the same certificate.
-            names.push(format!("{METRICS_SERVICE}.{namespace}.svc"));
+            // The metrics and the web pages have the same certificate.
+            names.extend([METRICS_SERVICE, DASHBOARD_SERVICE].map(|other| format!("{other}.{namespace}.svc")));
             names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
             Some((Certificates::new(client.clone(), &namespace, secret, names, *lifetime), *lifetime, service))
         }

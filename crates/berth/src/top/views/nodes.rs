@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
+use berth_dashboard::node_health::{self, Grade};
 use berth_dashboard::{node_use, tree};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -24,7 +25,12 @@ fn no_use(state: &State) -> Option<String> {
 pub(super) fn node_list(state: &State) -> Sheet {
     let nodes = &state.nodes.objects;
     let listing = nodes::listing(nodes, all_pods(state), state.now);
-    let states: Vec<Tone> = listing.rows.iter().map(|row| node_tone(row.get(1).map_or("", String::as_str))).collect();
+    let tone = |(node, row): (&Arc<Node>, &Vec<String>)| match node_health::of(node).grade {
+        Grade::Bad => Tone::Bad,
+        Grade::Warning => Tone::Wait,
+        _ => node_tone(row.get(1).map_or("", String::as_str)),
+    };
+    let states: Vec<Tone> = nodes.iter().zip(&listing.rows).map(tone).collect();
     let sheet = Sheet::of(listing, |at| (Target::Node(nodes[at].name_any()), states[at]));
     finish(sheet, [state.nodes.limits("nodes"), no_use(state)], state.nodes.is_loading(), "There is no node.")
 }
@@ -72,17 +78,24 @@ pub(super) fn gpus(state: &State) -> Sheet {
         });
         let model = MODEL_LABELS.iter().find_map(|label| node.labels().get(*label)).cloned();
         let held = holders.get(&(name.as_str(), resource.as_str())).map(|held| held.join(", ")).unwrap_or_default();
+        let health = node_health::of(node);
         let is_free = used.is_some_and(|used| used.is_zero());
         let cells = vec![
             Cell::Text(name.clone()),
             Cell::Text(or_none(&model.unwrap_or_default())),
             Cell::Bar(bar(&used.unwrap_or(Quantity::ZERO), &allocatable)),
             Cell::Text(format!("{}/{allocatable}", used.map_or_else(|| "-".to_owned(), |used| used.to_string()))),
+            Cell::Text(or_none(&health.to_string())),
             Cell::Text(or_none(node_use::pool(node).unwrap_or_default())),
             Cell::Text(held),
             Cell::Text(resource.clone()),
         ];
-        let tone = if is_free { Tone::Quiet } else { Tone::Plain };
+        let tone = match health.grade {
+            Grade::Bad => Tone::Bad,
+            Grade::Warning => Tone::Wait,
+            _ if is_free => Tone::Quiet,
+            _ => Tone::Plain,
+        };
         Some(Row { cells, target: Target::Node(name.clone()), id: name, tone })
     };
     let rows = state.nodes.objects.iter().filter_map(row).collect();
@@ -91,6 +104,7 @@ pub(super) fn gpus(state: &State) -> Sheet {
         Column::Usual("MODEL"),
         Column::Usual("USE"),
         Column::Usual("USED/ALL"),
+        Column::Usual("HEALTH"),
         Column::Usual("POOL"),
         Column::Usual("PODS"),
         Column::Wide("RESOURCE"),

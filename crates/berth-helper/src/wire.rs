@@ -1,4 +1,7 @@
 //! Messages with file descriptors over Unix sockets, for asynchronous and blocking code.
+//!
+//! A message consists of the length of its JSON in four bytes, most significant first, and the
+//! JSON. File descriptors are sent with the first bytes of a message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,8 +22,11 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of file descriptors in a message.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// Sends a message.
-pub(crate) async fn send<T: Serialize>(stream: &UnixStream, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends a message with at most four file descriptors.
+///
+/// # Errors
+/// The message is too long, or the connection is broken.
+pub async fn send<T: Serialize>(stream: &UnixStream, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = encode(message)?;
     let mut sent = 0;
     while sent < bytes.len() {
@@ -31,7 +37,10 @@ pub(crate) async fn send<T: Serialize>(stream: &UnixStream, message: &T, fds: &[
 }
 
 /// Receives a message; `None` at the end of the stream.
-pub(crate) async fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+///
+/// # Errors
+/// The connection is broken, or the bytes are not a message of this type.
+pub async fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut fds = Vec::new();
     let mut header = [0; 4];
     if !fill(stream, &mut header, &mut fds).await? {
@@ -60,11 +69,10 @@ async fn fill(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) ->
 }
 
 /// Sends a message over a blocking socket.
-pub(crate) fn send_blocking<T: Serialize>(
-    socket: BorrowedFd<'_>,
-    message: &T,
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+///
+/// # Errors
+/// As of [`send`].
+pub fn send_blocking<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = encode(message)?;
     let mut sent = 0;
     while sent < bytes.len() {
@@ -74,7 +82,10 @@ pub(crate) fn send_blocking<T: Serialize>(
 }
 
 /// Receives a message from a blocking socket; `None` at the end of the stream.
-pub(crate) fn receive_blocking<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+///
+/// # Errors
+/// As of [`receive`].
+pub fn receive_blocking<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut fds = Vec::new();
     let mut header = [0; 4];
     if !fill_blocking(socket, &mut header, &mut fds)? {

@@ -1,0 +1,223 @@
+//! Publishes the devices of simulated nodes: one ResourceSlice per node and driver, as the driver's
+//! plugin on the node does, and the device classes that pools name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::berth::{NodePool, PoolDevices};
+use berth_runtime::{
+    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found,
+};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::{
+    CELDeviceSelector, Device, DeviceCapacity, DeviceClass, DeviceClassSpec, DeviceSelector, ResourcePool,
+    ResourceSlice, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
+
+use crate::pools::{POOL_LABEL, is_ready};
+
+/// Adds the controller.
+pub(super) fn install(manager: &mut Manager) {
+    let pools: Cache<NodePool> = manager.cache();
+    let nodes = manager.nodes();
+    let slices: Cache<ResourceSlice> = manager.cache();
+    let classes: Cache<DeviceClass> = manager.cache();
+    let by_pool = nodes.index(|node| node.labels().get(POOL_LABEL).cloned().into_iter().collect());
+    let by_node = slices.index(|slice| node_owner(slice).map(str::to_owned).into_iter().collect());
+    let (has_devices, client) = (pools.clone(), manager.client());
+    manager
+        .controller("device-slices")
+        .watch(&nodes, move |delta| {
+            // Most pools declare no devices.
+            let node = delta.new.as_ref()?;
+            let pool = has_devices.get(&ObjectKey::cluster(node.labels().get(POOL_LABEL)?.as_str()))?;
+            let became_ready = delta.old.as_ref().is_none_or(|old| is_ready(old) != is_ready(node));
+            (became_ready && !pool.spec.devices.is_empty()).then(|| ObjectKey::cluster(node.name_any()))
+        })
+        .watch(&pools, move |delta| {
+            let devices = |pool: &Arc<NodePool>| pool.spec.devices.clone();
+            let changed = delta.old.as_ref().map(devices).unwrap_or_default()
+                != delta.new.as_ref().map(devices).unwrap_or_default();
+            if changed { by_pool.keys(&delta.latest().name_any()) } else { Vec::new() }
+        })
+        .watch(&slices, |delta| node_owner(delta.latest()).map(ObjectKey::cluster))
+        .run(Publisher { client, pools, nodes, by_node, slices, classes });
+}
+
+/// The node for which this controller made the slice.
+fn node_owner(slice: &ResourceSlice) -> Option<&str> {
+    slice.labels().get(POOL_LABEL)?;
+    slice.spec.node_name.as_deref()
+}
+
+/// The slices of a node, by name.
+fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, ResourceSlice> {
+    let mut by_driver: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
+    let mut numbers: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for group in devices {
+        for _ in 0..group.count {
+            let number = numbers.entry((&group.driver, group.device_name())).or_default();
+            let capacity = group
+                .capacity
+                .iter()
+                .map(|(name, value)| (name.clone(), DeviceCapacity { value: value.clone(), request_policy: None }));
+            by_driver.entry(&group.driver).or_default().push(Device {
+                name: format!("{}-{number}", group.device_name()),
+                attributes: (!group.attributes.is_empty()).then(|| group.attributes.clone()),
+                capacity: (!group.capacity.is_empty()).then(|| capacity.collect()),
+                ..Device::default()
+            });
+            *number += 1;
+        }
+    }
+    let slice = |(driver, devices): (&str, Vec<Device>)| {
+        let name = format!("{}-{driver}", node.name_any());
+        let owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: node.name_any(),
+            uid: node.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        };
+        let slice = ResourceSlice {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some([(POOL_LABEL.to_owned(), pool.to_owned())].into()),
+                owner_references: Some(vec![owner]),
+                ..ObjectMeta::default()
+            },
+            spec: ResourceSliceSpec {
+                driver: driver.to_owned(),
+                node_name: Some(node.name_any()),
+                pool: ResourcePool { name: node.name_any(), generation: 1, resource_slice_count: 1 },
+                devices: Some(devices),
+                ..ResourceSliceSpec::default()
+            },
+        };
+        (name, slice)
+    };
+    by_driver.into_iter().map(slice).collect()
+}
+
+/// The device class of a driver.
+fn class(name: &str, driver: &str) -> DeviceClass {
+    let expression = format!("device.driver == '{driver}'");
+    DeviceClass {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: DeviceClassSpec {
+            selectors: Some(vec![DeviceSelector { cel: Some(CELDeviceSelector { expression }) }]),
+            ..DeviceClassSpec::default()
+        },
+    }
+}
+
+struct Publisher {
+    client: Client,
+    pools: Cache<NodePool>,
+    nodes: Cache<Node>,
+    by_node: Index<ResourceSlice>,
+    slices: Cache<ResourceSlice>,
+    classes: Cache<DeviceClass>,
+}
+
+impl Reconciler for Publisher {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        // The garbage collector deletes the slices of a node that does not exist.
+        let Some(node) = self.nodes.get(&key) else { return Ok(Action::Wait) };
+        let pool = node.labels().get(POOL_LABEL).and_then(|pool| self.pools.get(&ObjectKey::cluster(pool.as_str())));
+        let devices = pool.as_ref().filter(|pool| pool.spec.problems("spec").is_empty());
+        let devices = devices.map(|pool| pool.spec.devices.as_slice()).unwrap_or_default();
+        let name = pool.as_ref().map(|pool| pool.name_any()).unwrap_or_default();
+        let wanted = wanted(&node, &name, devices);
+        let api: Api<ResourceSlice> = Api::all(self.client.clone());
+        for slice in self.by_node.get(&key.name).iter().filter(|slice| !wanted.contains_key(&slice.name_any())) {
+            match api.delete(&slice.name_any(), &DeleteParams::default()).await {
+                Ok(_) => self.slices.observe_deleted(slice),
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Like a driver's plugin, the node publishes its devices once it runs.
+        if !is_ready(&node) {
+            return Ok(Action::Wait);
+        }
+        self.ensure_classes(devices).await?;
+        for (name, slice) in wanted {
+            self.publish(&api, &name, slice).await?;
+        }
+        Ok(Action::Wait)
+    }
+}
+
+impl Publisher {
+    /// Creates the named classes that do not exist. Classes of users stay as they are.
+    async fn ensure_classes(&self, devices: &[PoolDevices]) -> Result<(), Error> {
+        let named = devices.iter().filter_map(|group| Some((group.device_class.as_deref()?, group.driver.as_str())));
+        for (name, driver) in named.collect::<BTreeSet<_>>() {
+            if self.classes.get(&ObjectKey::cluster(name)).is_some() {
+                continue;
+            }
+            let api: Api<DeviceClass> = Api::all(self.client.clone());
+            match berth_runtime::write::create(&api, &PostParams::default(), &class(name, driver)).await {
+                Ok(created) => self.classes.observe(created),
+                Err(error) if is_already_exists(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the slice, or publishes its changed devices as a new generation of the pool.
+    async fn publish(&self, api: &Api<ResourceSlice>, name: &str, mut slice: ResourceSlice) -> Result<(), Error> {
+        let written = match self.slices.get(&ObjectKey::cluster(name)) {
+            Some(known) if known.spec.devices == slice.spec.devices => return Ok(()),
+            Some(known) => {
+                let mut changed = known.as_ref().clone();
+                slice.spec.pool.generation = known.spec.pool.generation.saturating_add(1);
+                changed.spec = slice.spec;
+                berth_runtime::write::replace(api, name, &PostParams::default(), &changed).await
+            }
+            None => berth_runtime::write::create(api, &PostParams::default(), &slice).await,
+        };
+        match written {
+            Ok(written) => self.slices.observe(written),
+            // The watch shows the newer state, and triggers another reconcile.
+            Err(error) if is_already_exists(&error) || is_conflict(&error) || is_not_found(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_node_has_one_slice_per_driver_with_numbered_devices() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1", "uid": "u"}})).expect("a node");
+        let group = |driver: &str, count: i32, numa: i64| -> PoolDevices {
+            serde_json::from_value(json!({"driver": driver, "name": "gpu", "count": count,
+                "attributes": {"numa": {"int": numa}}, "capacity": {"memory": "80Gi"}}))
+            .expect("devices")
+        };
+        let groups = [group("gpu.example.com", 2, 0), group("gpu.example.com", 1, 1), group("nic.example.com", 1, 0)];
+        let slices = wanted(&node, "pool", &groups);
+        assert_eq!(slices.keys().collect::<Vec<_>>(), ["n1-gpu.example.com", "n1-nic.example.com"]);
+        let slice: Value = serde_json::to_value(&slices["n1-gpu.example.com"]).expect("JSON");
+        assert_eq!(slice["spec"]["nodeName"], "n1");
+        let devices = slice["spec"]["devices"].as_array().expect("devices");
+        let numa = |device: &Value| {
+            format!("{}@{}", device["name"].as_str().unwrap_or_default(), device["attributes"]["numa"]["int"])
+        };
+        assert_eq!(devices.iter().map(numa).collect::<Vec<_>>(), ["gpu-0@0", "gpu-1@0", "gpu-2@1"]);
+        assert_eq!(devices[0]["capacity"]["memory"]["value"], "80Gi");
+        assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "u");
+    }
+}

@@ -1,0 +1,165 @@
+//! Users of claims: a claim gives its devices back when its last pod has ended. A claim that was
+//! created for a pod is deleted then.
+
+use std::sync::Arc;
+
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+
+use super::FINALIZER;
+use crate::job::facts::is_terminated;
+use crate::scheduling::{claim_owner, device_claims_of};
+
+/// Adds the controller.
+pub(super) fn install(manager: &mut Manager) {
+    let pods: Cache<Pod> = manager.cache();
+    let claims: Cache<ResourceClaim> = manager.cache();
+    let client = manager.client();
+    manager
+        .controller("resource-claim-users")
+        .watch_self(&claims)
+        .watch(&pods, |delta| {
+            let ended = delta.new.as_ref().is_none_or(|pod| is_done(pod));
+            let pod = delta.old.as_ref().or(delta.new.as_ref()).filter(|_| ended);
+            pod.and_then(|pod| device_claims_of(pod).ok()).unwrap_or_default()
+        })
+        .run(Users { client, pods, claims });
+}
+
+/// True if the pod uses no claims any more: it has terminated, or will never start.
+fn is_done(pod: &Pod) -> bool {
+    let is_placed =
+        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|node| !node.is_empty()));
+    is_terminated(pod) || (pod.metadata.deletion_timestamp.is_some() && !is_placed)
+}
+
+/// What is to be done for a claim.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Nothing,
+    /// Write this status: the remaining users, without devices if there are none.
+    Release(Box<ResourceClaim>),
+    /// Write the claim without its finalizer.
+    Unprotect(Box<ResourceClaim>),
+    /// Delete the claim, because its pod has ended.
+    Delete,
+}
+
+/// The next step for a claim. `pod`: the pod of this name and UID, if it exists.
+fn next_step(claim: &ResourceClaim, pod: impl Fn(&str, &str) -> Option<Arc<Pod>>) -> Step {
+    let status = claim.status.clone().unwrap_or_default();
+    let users = status.reserved_for.clone().unwrap_or_default();
+    let is_used = |user: &ResourceClaimConsumerReference| {
+        user.resource != "pods" || pod(&user.name, &user.uid).is_some_and(|pod| !is_done(&pod))
+    };
+    let left: Vec<_> = users.iter().filter(|user| is_used(user)).cloned().collect();
+    if left.len() < users.len() || (left.is_empty() && status.allocation.is_some()) {
+        let mut claim = claim.clone();
+        let status = claim.status.get_or_insert_default();
+        if left.is_empty() {
+            status.allocation = None;
+            status.devices = None;
+        }
+        status.reserved_for = (!left.is_empty()).then_some(left);
+        return Step::Release(Box::new(claim));
+    }
+    if status.allocation.is_none() && claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        let mut claim = claim.clone();
+        claim.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+        return Step::Unprotect(Box::new(claim));
+    }
+    let owner = claim.owner_references().iter().find(|owner| Some(owner.uid.as_str()) == claim_owner(claim));
+    let owner = owner.and_then(|owner| pod(&owner.name, &owner.uid));
+    let is_orphan = owner.is_some_and(|pod| is_done(&pod));
+    if is_orphan && claim.metadata.deletion_timestamp.is_none() { Step::Delete } else { Step::Nothing }
+}
+
+struct Users {
+    client: Client,
+    pods: Cache<Pod>,
+    claims: Cache<ResourceClaim>,
+}
+
+impl Reconciler for Users {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(claim) = self.claims.get(&key) else { return Ok(Action::Wait) };
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        let pod = |name: &str, uid: &str| {
+            let pod = self.pods.get(&ObjectKey::namespaced(&key.namespace, name))?;
+            (pod.metadata.uid.as_deref() == Some(uid)).then_some(pod)
+        };
+        // Each write triggers the next reconcile.
+        let written = match next_step(&claim, pod) {
+            Step::Nothing => return Ok(Action::Wait),
+            Step::Release(claim) => api.replace_status(&key.name, &PostParams::default(), &claim).await,
+            Step::Unprotect(claim) => {
+                berth_runtime::write::replace(&api, &key.name, &PostParams::default(), claim.as_ref()).await
+            }
+            Step::Delete => {
+                let preconditions = Preconditions { uid: claim.uid(), resource_version: None };
+                let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                match api.delete(&key.name, &parameters).await {
+                    Ok(_) => return Ok(Action::Wait),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match written {
+            Ok(written) => self.claims.observe(written),
+            // The watch shows the newer state.
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Action::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(status: Value, finalizers: Value) -> ResourceClaim {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true});
+        let object = json!({"metadata": {"name": "c", "namespace": "ns", "finalizers": finalizers, "ownerReferences": [owner]},
+            "spec": {}, "status": status});
+        serde_json::from_value(object).expect("a claim")
+    }
+
+    fn pod(phase: &str) -> Arc<Pod> {
+        let object = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {"nodeName": "n", "containers": []},
+            "status": {"phase": phase}});
+        Arc::new(serde_json::from_value(object).expect("a pod"))
+    }
+
+    fn allocated() -> Value {
+        json!({"allocation": {"devices": {"results": []}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]})
+    }
+
+    #[test]
+    fn a_claim_keeps_its_devices_while_a_pod_uses_them() {
+        let used = claim(allocated(), json!([FINALIZER]));
+        assert_eq!(next_step(&used, |_, _| Some(pod("Running"))), Step::Nothing);
+        assert_eq!(next_step(&claim(json!({}), json!([])), |_, _| Some(pod("Pending"))), Step::Nothing);
+    }
+
+    #[test]
+    fn a_claim_of_a_pod_that_ended_is_released_then_unprotected_then_deleted() {
+        let used = claim(allocated(), json!([FINALIZER]));
+        let Step::Release(released) = next_step(&used, |_, _| Some(pod("Succeeded"))) else { panic!("not released") };
+        let status = released.status.as_ref().expect("a status");
+        assert_eq!((status.allocation.as_ref(), status.reserved_for.as_ref()), (None, None));
+        let Step::Unprotect(unprotected) = next_step(&released, |_, _| Some(pod("Succeeded"))) else {
+            panic!("not unprotected")
+        };
+        assert!(unprotected.finalizers().is_empty());
+        assert_eq!(next_step(&unprotected, |_, _| Some(pod("Succeeded"))), Step::Delete);
+        // The garbage collector deletes the claim of a pod that does not exist.
+        assert_eq!(next_step(&unprotected, |_, _| None), Step::Nothing);
+    }
+}
