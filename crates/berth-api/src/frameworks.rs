@@ -1,4 +1,4 @@
-//! Job kinds of other projects that Berth queues (Kubeflow, Ray, AppWrapper, LeaderWorkerSet), and the
+//! Job kinds of other projects that Berth queues (Kubeflow, Ray, Spark, AppWrapper, LeaderWorkerSet), and the
 //! runtimes of TrainJobs. Only the common fields of objects are typed; spec and status stay JSON, because their
 //! schemas belong to those projects.
 //!
@@ -8,7 +8,9 @@
 use serde_json::{Value, json};
 
 use crate::resource::custom_resource;
-use crate::{appwrapper, frameworks_kubeflow, frameworks_leader_worker_set, frameworks_ray, frameworks_trainer};
+use crate::{
+    appwrapper, frameworks_kubeflow, frameworks_leader_worker_set, frameworks_ray, frameworks_spark, frameworks_trainer,
+};
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
@@ -52,6 +54,8 @@ kinds! {
     RayService: namespaced "ray.io" "v1" "rayservices";
     /// A schedule of RayJobs.
     RayCronJob: namespaced "ray.io" "v1" "raycronjobs";
+    /// A Spark program: a driver and its executors.
+    SparkApplication: namespaced "sparkoperator.k8s.io" "v1beta2" "sparkapplications";
     /// A group of arbitrary objects that are deployed together.
     AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
     /// Replicas that are groups of pods: a leader and its workers.
@@ -102,5 +106,6 @@ fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str)
     frameworks_trainer::complete(kind, &mut definition);
     appwrapper::complete(kind, &mut definition);
     frameworks_kubeflow::complete(kind, &mut definition);
+    frameworks_spark::complete(kind, &mut definition);
     definition
 }

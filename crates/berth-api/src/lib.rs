@@ -16,6 +16,7 @@ pub mod frameworks;
 mod frameworks_kubeflow;
 mod frameworks_leader_worker_set;
 mod frameworks_ray;
+mod frameworks_spark;
 mod frameworks_trainer;
 pub mod jobset;
 pub mod kueue;

@@ -19,6 +19,7 @@ const SHARED: &[&str] = &[
     "provisioning-check",
     "resource-flavor",
     "scheduler",
+    "terminating-pod",
     "topology",
     "topology-ungater",
     "workload",

@@ -35,8 +35,8 @@ pub enum Support {
     Missing,
     /// Berth always behaves as with the gate on: switching it off is rejected.
     Always,
-    /// The gate concerns Kueue's internals (a cache, an index): the outcome is the same with and
-    /// without it.
+    /// The gate concerns Kueue's internals (a cache, an index, the kind of patch): the outcome is the
+    /// same with and without it.
     Inside,
 }
 
@@ -89,11 +89,11 @@ gates! {
     CleanupProvisioningRequestsOnEviction: Beta "0.19", on, Full;
     ConcurrentAdmission: Alpha "0.18", off, Full;
     CustomMetricLabels: Alpha "0.17", off, Full;
-    DeferRayServiceFinalizationForRedisCleanup: Beta "0.19", on, Missing;
+    DeferRayServiceFinalizationForRedisCleanup: Beta "0.19", on, Full;
     DisableWaitForPodsReady: Alpha "0.19", off, Full;
     ElasticJobsViaWorkloadSlices: Beta "0.18", on, Full;
     ElasticJobsViaWorkloadSlicesWithTAS: Alpha "0.17", off, Full, needs ElasticJobsViaWorkloadSlices TopologyAwareScheduling;
-    FailureRecoveryPolicy: Alpha "0.15", off, Missing;
+    FailureRecoveryPolicy: Alpha "0.15", off, Full;
     FairSharingPreemptWithinNominal: Beta "0.17", on, Full;
     FairSharingPrioritizeNonBorrowing: Beta "0.17", on, Full;
     FastQuotaReleaseInPodIntegration: Alpha "0.17", off, Full;
@@ -120,7 +120,7 @@ gates! {
     MultiKueueOrchestratedPreemption: Alpha "0.17", off, Full;
     MultiKueueRemoteSpecSync: Beta "0.20", on, Missing;
     PartialAdmission: Beta "0.5", on, Full;
-    PodIntegrationValidateGroupOwner: Beta "0.18", on, Missing;
+    PodIntegrationValidateGroupOwner: Beta "0.18", on, Always;
     PrioritizePreemptorWorkloads: Alpha "0.20", off, Full;
     PriorityBoost: Alpha "0.17", off, Full;
     PrioritySortingWithinCohort: Beta "0.6", on, Full;
@@ -134,7 +134,7 @@ gates! {
     ShortWorkloadNames: Alpha "0.17", off, Full;
     SkipAncestorCheckForDeletedWorkloads: Beta "0.20", on, Full;
     SkipReassignmentForPodOwnedWorkloads: Beta "0.19", on, Full;
-    SparkApplicationIntegration: Alpha "0.17", off, Missing;
+    SparkApplicationIntegration: Alpha "0.17", off, Full;
     TASAssignmentsEncodingByHostnamePrefix: Beta "0.19", on, Full;
     TASBalancedPlacement: Alpha "0.15", off, Full, needs TopologyAwareScheduling;
     TASCacheNodeMatchResults: Beta "0.19", on, Inside;
@@ -160,7 +160,7 @@ gates! {
     VisibilityOnDemand: Beta "0.9", on, Always;
     WorkloadIdentifierAnnotations: Beta "0.18", on, Full;
     WorkloadPriorityClassDefaulting: Beta "0.20", on, Full;
-    WorkloadRequestUseMergePatch: Alpha "0.14", off, Missing;
+    WorkloadRequestUseMergePatch: Alpha "0.14", off, Inside;
     WorkloadValidateResourcesAreNonNegative: Beta "0.20", on, Full;
     WorkloadValidationForPodSetMetadata: Beta "0.20", on, Full;
 }

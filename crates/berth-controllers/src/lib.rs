@@ -19,6 +19,7 @@ pub mod devices;
 pub mod duration;
 pub mod execute;
 pub mod explain;
+pub mod failure_recovery;
 pub mod gates;
 pub mod jobs;
 mod members;
@@ -116,6 +117,9 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     topology::install(manager, &config, &stores, &metrics);
     if config.gates().on(Gate::ElasticJobsViaWorkloadSlices) {
         jobs::elastic::install(manager, &stores, &metrics);
+    }
+    if config.gates().on(Gate::FailureRecoveryPolicy) {
+        failure_recovery::controller::install(manager, &config);
     }
     if config.provisioning_requests {
         provisioning::controller::install(manager, &config, &stores);

@@ -511,6 +511,8 @@ mod tests {
         ("raycluster-viewer", "ray.io", "rayclusters", "read", true, "Aaev"),
         ("rayservice-editor", "ray.io", "rayservices", "edit", true, "AU"),
         ("rayservice-viewer", "ray.io", "rayservices", "read", true, "Aaev"),
+        ("sparkapplication-editor", "sparkoperator.k8s.io", "sparkapplications", "edit", true, "AU"),
+        ("sparkapplication-viewer", "sparkoperator.k8s.io", "sparkapplications", "read", true, "AUaev"),
         (
             "pending-workloads-cq-viewer",
             "visibility.kueue.x-k8s.io",

@@ -17,7 +17,7 @@ const PODS_MAX: u32 = 200;
 const EVENTS_MAX: u32 = 100;
 
 /// Labels by which the pods of a job are found, by kind.
-const LABELS: [(&str, &str); 13] = [
+const LABELS: [(&str, &str); 14] = [
     ("Job", "batch.kubernetes.io/job-name"),
     ("JobSet", "jobset.sigs.k8s.io/jobset-name"),
     ("TrainJob", "jobset.sigs.k8s.io/jobset-name"),
@@ -25,6 +25,7 @@ const LABELS: [(&str, &str); 13] = [
     ("RayCluster", "ray.io/cluster"),
     ("RayJob", "ray.io/originated-from-cr-name"),
     ("RayService", "ray.io/originated-from-cr-name"),
+    ("SparkApplication", "sparkoperator.k8s.io/app-name"),
     ("AppWrapper", "workload.codeflare.dev/appwrapper"),
     ("PyTorchJob", "training.kubeflow.org/job-name"),
     ("TFJob", "training.kubeflow.org/job-name"),

@@ -76,7 +76,7 @@ fn kinds(with_pods: bool) -> Vec<ApiResource> {
 pub async fn list(client: &Client, with_pods: bool) -> Result<Listed, Unlisted> {
     let mut listed = Listed::default();
     for kind in kinds(with_pods) {
-        match list_kind(client, &kind).await {
+        match list_kind(client, &kind, ListParams::default()).await {
             Ok(found) => listed.documents.extend(found.into_iter().map(|value| Document { value, source: None })),
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(kube::Error::Api(status)) if kind.kind != "ClusterQueue" => {
@@ -88,10 +88,14 @@ pub async fn list(client: &Client, with_pods: bool) -> Result<Listed, Unlisted> 
     Ok(listed)
 }
 
-async fn list_kind(client: &Client, kind: &ApiResource) -> Result<Vec<Value>, kube::Error> {
+/// Lists the objects of a kind of all namespaces in pages, without the managers of their fields.
+///
+/// # Errors
+/// The API server's error; 404 if the cluster does not serve the kind.
+pub async fn list_kind(client: &Client, kind: &ApiResource, params: ListParams) -> Result<Vec<Value>, kube::Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
     let mut values = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = params.limit(PAGE);
     loop {
         let page = api.list(&params).await?;
         for mut object in page.items {

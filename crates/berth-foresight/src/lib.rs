@@ -13,6 +13,7 @@
 //! with parts of GPUs, which the engine's topology-aware placement cannot express.
 //!
 //! [`check`](mod@check) finds configuration that cannot work in a set of [`objects`].
+//! [`migrate`](mod@migrate) judges the objects of a Kueue before Berth takes over.
 //! [`live`] computes the future of a cluster, or of a [`snapshot`] of one.
 //!
 //! The crate reads no clock. Only [`command`] reads files, and reports progress by time.
@@ -23,6 +24,7 @@ pub mod figures;
 pub mod forecast;
 pub mod forward;
 pub mod live;
+pub mod migrate;
 pub mod objects;
 pub mod packing;
 pub mod policy;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_api::frameworks::{
     AppWrapper, JAXJob, LeaderWorkerSet, MPIJob, MXJob, PaddleJob, PyTorchJob, RayCluster, RayCronJob, RayJob,
-    RayService, TFJob, TrainJob, XGBoostJob,
+    RayService, SparkApplication, TFJob, TrainJob, XGBoostJob,
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -49,6 +49,7 @@ kinds!(
     RayCronJob,
     RayJob,
     RayService,
+    SparkApplication,
     TFJob,
     TrainJob,
     XGBoostJob
@@ -78,6 +79,7 @@ pub fn install(manager: &mut Manager, options: &Options) {
              install Kubeflow Trainer",
         );
     }
+    watch::<SparkApplication>(manager, "Berth has no operator for it; install the Spark operator");
     watch::<MXJob>(manager, "Kubeflow has no operator for it any more; use another kind of training job");
     if !options.training {
         let what = "Berth's own training operator is off (operators.training of the ClusterConfiguration); turn it \

@@ -18,15 +18,18 @@ mod foresee;
 mod front;
 mod identity;
 mod image;
+mod import;
 mod install;
 mod job_name;
 mod journal;
 mod kueuectl;
 mod listing;
 mod manual;
+mod migrate;
 mod node;
 mod node_health;
 mod page;
+mod populate;
 mod run;
 mod team;
 mod template;
@@ -73,6 +76,14 @@ enum Command {
     /// Find configuration that cannot work, in a folder of manifests or in a cluster: quota above
     /// supply, unreachable queues, jobs that never fit.
     Check(check::CheckOptions),
+    /// Check whether Berth can take over from Kueue: its stored objects, and decisions that would
+    /// differ.
+    Migrate(migrate::MigrateOptions),
+    /// Take running pods into queues: each gets an admitted Workload and keeps running. The options
+    /// are those of Kueue's importer.
+    Import(import::ImportOptions),
+    /// Create the LocalQueues that are missing in the namespaces that ClusterQueues select.
+    Populate(populate::PopulateOptions),
     /// Serve web pages on this machine, with the permissions of a kubeconfig: queues, workloads,
     /// and why they wait.
     Dashboard(dashboard::Options),
@@ -198,6 +209,9 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Check(options) => check::main(&options),
+        Command::Migrate(options) => migrate::main(&options),
+        Command::Import(options) => import::main(&options),
+        Command::Populate(options) => populate::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),

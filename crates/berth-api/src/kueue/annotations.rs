@@ -65,3 +65,5 @@ pub const PRIORITY_BOOST: &str = "kueue.x-k8s.io/priority-boost";
 pub const WORKLOAD_ALLOWED_RESOURCE_FLAVORS: &str = "kueue.x-k8s.io/workload-allowed-resource-flavors";
 /// Prefix, on jobs and workloads: the rest of the key is a parameter of the provisioning request.
 pub const PROVISIONING_REQUEST_PREFIX: &str = "provreq.kueue.x-k8s.io/";
+/// On pods: the pod may be ended while its node is unreachable; value `true`.
+pub const SAFE_TO_FORCEFULLY_DELETE: &str = "kueue.x-k8s.io/safe-to-forcefully-delete";

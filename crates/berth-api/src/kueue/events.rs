@@ -90,3 +90,5 @@ pub const POD_GROUP_FINISHED: &str = "PodGroupFinished";
 pub const WAITING_FOR_REPLACEMENT: &str = "WaitingForReplacement";
 /// Pod: marked failed, because its assigned node failed before the pod was bound.
 pub const POD_TERMINATED_BY_KUEUE: &str = "PodTerminatedByKueue";
+/// Pod: ended and deleted while its node is unreachable.
+pub const KUEUE_FORCEFULLY_DELETED: &str = "KueueForcefullyDeleted";

@@ -149,6 +149,7 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
         ("provisioningRequests", json!({"provisioningRequests": false}), Honoured),
         ("flavorCoolDown.initial", json!({"flavorCoolDown": {"initial": "10m"}}), Honoured),
         ("flavorCoolDown.maximum", json!({"flavorCoolDown": {"maximum": "2h"}}), Honoured),
+        ("failureRecovery.gracePeriod", json!({"failureRecovery": {"gracePeriod": "5m"}}), Honoured),
     ]
 }
 
@@ -280,6 +281,7 @@ fn full() -> File {
         visibility_server: Some(VisibilityServer { bind_address: text(), bind_port: Some(1) }),
         provisioning_requests: Some(true),
         flavor_cool_down: Some(FlavorCoolDown { initial: second, maximum: second }),
+        failure_recovery: Some(FailureRecovery { grace_period: second }),
     }
 }
 

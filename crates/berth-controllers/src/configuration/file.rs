@@ -69,6 +69,17 @@ pub struct File {
     pub provisioning_requests: Option<bool>,
     /// Berth's own: flavors without capacity get no workloads for a while.
     pub flavor_cool_down: Option<FlavorCoolDown>,
+    /// Berth's own: when pods on unreachable nodes are ended.
+    pub failure_recovery: Option<FailureRecovery>,
+}
+
+/// `failureRecovery`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct FailureRecovery {
+    /// Time from the end of a pod's own grace period.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub grace_period: Option<SignedDuration>,
 }
 
 /// `flavorCoolDown`.

@@ -1,5 +1,11 @@
 //! Kinds of jobs that a configuration can name, whether Berth integrates them or not.
 
+use crate::gates::Gate;
+use crate::jobs;
+
+/// Name of the integration of SparkApplications.
+pub const SPARK: &str = "sparkoperator.k8s.io/sparkapplication";
+
 /// A kind of job, by its name in `integrations.frameworks`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Framework {
@@ -19,6 +25,11 @@ impl Framework {
     /// Plural name of its resource.
     pub fn resource(&self) -> String {
         format!("{}s", self.kind.to_lowercase())
+    }
+
+    /// The feature gate that the integration needs, if it needs one.
+    pub fn gate(&self) -> Option<Gate> {
+        (self.name == SPARK).then_some(Gate::SparkApplicationIntegration)
     }
 
     /// `Kind.version.group`, as `integrations.externalFrameworks` spells kinds.
@@ -52,7 +63,7 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("ray.io/raycluster", "ray.io", "v1", "RayCluster"),
     framework("ray.io/rayjob", "ray.io", "v1", "RayJob"),
     framework("ray.io/rayservice", "ray.io", "v1", "RayService"),
-    framework("sparkoperator.k8s.io/sparkapplication", "sparkoperator.k8s.io", "v1beta2", "SparkApplication"),
+    framework(SPARK, "sparkoperator.k8s.io", "v1beta2", "SparkApplication"),
     of_pods("statefulset", "apps", "v1", "StatefulSet"),
     framework("trainer.kubeflow.org/trainjob", "trainer.kubeflow.org", "v1alpha1", "TrainJob"),
     framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
@@ -75,6 +86,16 @@ pub fn implicitly_enabled<'a>(enabled: &[&'a str], brought_by: impl Fn(&str) -> 
     implicit.sort_unstable();
     implicit.dedup();
     implicit
+}
+
+/// Names of Berth's integrations that are enabled without a configuration file: those that need no
+/// feature gate, and those whose gate is on by default.
+pub fn on_by_default() -> impl Iterator<Item = &'static str> {
+    let is_on = |name: &&str| {
+        let gate = find(name).and_then(Framework::gate);
+        gate.is_none_or(Gate::default_state)
+    };
+    jobs::integrated().into_iter().filter(is_on)
 }
 
 /// The framework of this name.

@@ -370,13 +370,25 @@ mod tests {
     }
 
     #[test]
+    fn an_integration_with_a_feature_gate_needs_the_gate() {
+        let file = |on: bool| {
+            json!({
+                "integrations": {"frameworks": ["batch/job", frameworks::SPARK]},
+                "featureGates": {"SparkApplicationIntegration": on},
+            })
+        };
+        assert_eq!(fields(read(file(false))), ["integrations.frameworks[1]"]);
+        assert!(read(file(true)).unwrap().config.integrations.enabled(frameworks::SPARK));
+        assert!(!Config::default().integrations.enabled(frameworks::SPARK));
+    }
+
+    #[test]
     fn unsupported_settings_are_rejected_by_name() {
         let file = json!({
-            "integrations": {"frameworks": ["batch/job", "sparkoperator.k8s.io/sparkapplication"]},
             "multiKueue": {"origin": "here"},
             "featureGates": {"SchedulerLibraryIntegration": true},
         });
-        let expected = ["integrations.frameworks[1]", "multiKueue", "featureGates[SchedulerLibraryIntegration]"];
+        let expected = ["multiKueue", "featureGates[SchedulerLibraryIntegration]"];
         assert_eq!(fields(read(file)), expected);
     }
 }

@@ -54,6 +54,10 @@ pub struct Config {
     /// part of Kueue's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flavor_cool_down: Option<FlavorCoolDown>,
+    /// Time from the end of a pod's own grace period until the pod is ended on an unreachable node;
+    /// absent: one minute. Not part of Kueue's file.
+    #[serde(with = "duration::option", skip_serializing_if = "Option::is_none")]
+    pub failure_recovery_grace: Option<Duration>,
     /// Feature gates: those set, and the defaults of the others.
     pub feature_gates: Gates,
     /// Rate limit of the client; absent: none. The code that creates the client enforces it. Here
@@ -191,6 +195,7 @@ impl Default for Config {
             object_retention_policies: None,
             provisioning_requests: true,
             flavor_cool_down: None,
+            failure_recovery_grace: None,
             feature_gates: Gates::default(),
             client_limit: None,
             resource_metrics: false,
@@ -257,6 +262,7 @@ impl Config {
                 initial: option.initial.map(positive),
                 maximum: option.maximum.map(positive),
             }),
+            failure_recovery_grace: file.failure_recovery.as_ref().and_then(|option| option.grace_period.map(positive)),
             feature_gates: gates.clone(),
             client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
             resource_metrics: file.metrics.enable_cluster_queue_resources.unwrap_or(false),
@@ -499,7 +505,7 @@ pub struct Accounts {
 impl Default for Integrations {
     fn default() -> Self {
         Integrations {
-            frameworks: crate::jobs::integrated().into_iter().map(str::to_owned).collect(),
+            frameworks: frameworks::on_by_default().map(str::to_owned).collect(),
             external_frameworks: Vec::new(),
             label_keys_to_copy: Vec::new(),
             annotations_to_copy: Vec::new(),

@@ -60,7 +60,7 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
     if let Some(wait) = &file.wait_for_pods_ready {
         errors.extend(wait_for_pods_ready(wait));
     }
-    errors.extend(integrations(file.integrations.as_ref()));
+    errors.extend(integrations(file.integrations.as_ref(), gates));
     errors.extend(managed_namespaces(file));
     if let Some(multi) = &file.multi_kueue {
         errors.extend(multi_kueue(multi));
@@ -86,6 +86,9 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
         let path = Path::new("flavorCoolDown");
         errors.extend(not_negative(option.initial, &path.child("initial")));
         errors.extend(not_negative(option.maximum, &path.child("maximum")));
+    }
+    if let Some(option) = &file.failure_recovery {
+        errors.extend(not_negative(option.grace_period, &Path::new("failureRecovery").child("gracePeriod")));
     }
     if let Some(options) = &file.tls {
         errors.extend(tls(options));
@@ -157,7 +160,7 @@ fn wait_for_pods_ready(wait: &WaitForPodsReady) -> Vec<Error> {
     errors
 }
 
-fn integrations(integrations: Option<&Integrations>) -> Vec<Error> {
+fn integrations(integrations: Option<&Integrations>, gates: &Gates) -> Vec<Error> {
     let path = Path::new("integrations");
     let Some(integrations) = integrations else { return vec![Error::required(&path, "must be specified")] };
     let at = path.child("frameworks");
@@ -176,6 +179,10 @@ fn integrations(integrations: Option<&Integrations>) -> Vec<Error> {
                     errors.push(Error::duplicate(&at, name.as_str()));
                 }
                 known_kinds.insert(framework.kind_argument());
+                if let Some(gate) = framework.gate().filter(|gate| !gates.on(*gate)) {
+                    let detail = format!("needs feature gate {gate}, which is off by default");
+                    errors.push(Error::forbidden(&at, detail));
+                }
             }
         }
     }

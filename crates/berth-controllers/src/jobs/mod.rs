@@ -19,6 +19,7 @@ pub(crate) mod readiness;
 pub mod reconcile;
 pub mod slices;
 mod start;
+pub mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod topology;
@@ -143,6 +144,12 @@ pub trait Job:
     /// True if the API accepts changes to a suspended job's templates now.
     fn can_be_restored(&self) -> bool {
         true
+    }
+
+    /// True if a job that is being deleted keeps its quota until it is gone.
+    fn is_needed_until_gone(&self, gates: &Gates) -> bool {
+        let _ = gates;
+        false
     }
 
     /// How the job ended; `None` if it has not ended.

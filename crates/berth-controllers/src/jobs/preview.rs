@@ -77,7 +77,7 @@ pub fn workload(job: &Value, stores: &Stores, config: &Config, now: Timestamp) -
     None
 }
 
-fn is<J: Job>(object: &Value) -> bool {
+pub(super) fn is<J: Job>(object: &Value) -> bool {
     let kind = kind_of::<J>();
     object["kind"] == kind.kind.as_str() && group_of(object["apiVersion"].as_str().unwrap_or_default()) == kind.group
 }

@@ -53,6 +53,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     let mut plan = Plan::default();
     let job = match job {
         Some(job) if job.meta().deletion_timestamp.is_none() => job,
+        Some(job) if job.is_needed_until_gone(context.gates) => return plan,
         gone => {
             finish_workloads(context, key, gone, &mut plan);
             return plan;

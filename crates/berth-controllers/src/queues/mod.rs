@@ -5,5 +5,6 @@ pub mod cluster_queue;
 pub mod cohort;
 pub mod local_queue;
 mod pace;
+pub mod populate;
 pub mod priority_class;
 pub mod protect;

@@ -17,7 +17,7 @@ use crate::configuration::Config;
 use crate::configuration::frameworks;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::{self, managed_ancestor};
-use crate::jobs::described::{Described, set_at, validate_pod_sets};
+use crate::jobs::described::{Described, Injection, set_at, validate_pod_sets};
 use crate::jobs::elastic;
 use crate::jobs::train_job::TrainJob;
 use crate::jobs::{Job, batch_job, is_elastic, queue_name};
@@ -441,6 +441,11 @@ fn described_topology<K: Described>(job: &K, gates: &Gates) -> Vec<Error> {
     let annotated: Vec<(String, Option<BTreeMap<String, String>>)> = groups
         .iter()
         .map(|group| {
+            if K::DESCRIPTION.injection == Injection::Roles {
+                let metadata = group.default.as_ref().and_then(|template| template.metadata.as_ref());
+                let path = format!("spec{}.annotations", group.template.replace('/', "."));
+                return (path, metadata.and_then(|metadata| metadata.annotations.clone()));
+            }
             let pointer = format!("{}/metadata/annotations", group.template);
             let map = job.spec().pointer(&pointer).filter(|value| value.is_object()).map(read_map);
             (format!("spec{}", pointer.replace('/', ".")), map)
@@ -461,7 +466,8 @@ pub fn validate_described_update<K: Described>(
     gates: &Gates,
 ) -> Vec<Error> {
     let leaves = queue_name(new).is_empty() && !config.manage_jobs_without_queue_name;
-    if leaves && K::FRAMEWORK.starts_with("ray.io/") && !gates.on(Gate::ValidateRayAndSparkJobUpdates) {
+    let optional = K::FRAMEWORK.starts_with("ray.io/") || K::FRAMEWORK == frameworks::SPARK;
+    if leaves && optional && !gates.on(Gate::ValidateRayAndSparkJobUpdates) {
         return Vec::new();
     }
     let mut errors = validate_described(new, config, gates);

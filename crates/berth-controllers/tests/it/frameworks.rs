@@ -2,7 +2,7 @@
 //! their specs.
 
 use berth_apimachinery::exposition::Exposition;
-use berth_controllers::Config;
+use berth_controllers::{Config, Gate, Gates};
 use berth_runtime::Manager;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -79,6 +79,49 @@ async fn a_training_job_is_queued_once_its_kind_appears() {
     cluster.pass(2).await;
     let workload = cluster.workload_of("team", "train").await;
     assert_eq!(condition(&workload, "Finished"), "True/Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spark_application_runs_on_its_flavors_and_is_restored_when_it_is_stopped() {
+    let mut config =
+        Config { feature_gates: Gates::default().with(Gate::SparkApplicationIntegration, true), ..Config::default() };
+    config.integrations.frameworks.push("sparkoperator.k8s.io/sparkapplication".to_owned());
+    let cluster = Cluster::start(config).await;
+    with_queue(&cluster).await;
+    define(&cluster, "SparkApplication").await;
+    let spec = json!({"type": "Scala", "mode": "cluster", "sparkVersion": "4.0.0", "suspend": true,
+        "driver": {"coreRequest": "1"}, "executor": {"instances": 2, "coreRequest": "1", "cores": 1}});
+    let application = json!({"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication",
+        "metadata": {"name": "pi", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": spec.clone()});
+    let application = cluster.create(application).await;
+    cluster.pass(2).await;
+    let now = async || cluster.get("sparkoperator.k8s.io/v1beta2", "SparkApplication", Some("team"), "pi").await;
+    let workload = cluster.workload_of("team", "pi").await;
+    assert_eq!(condition(&workload, "Admitted"), "True/Admitted", "{workload:#}");
+    assert_eq!(workload["status"]["admission"]["podSetAssignments"][1]["resourceUsage"]["cpu"], "2");
+    let running = now().await;
+    assert_eq!(running["spec"]["suspend"], false, "{running:#}");
+    for role in ["driver", "executor"] {
+        assert_eq!(running["spec"][role]["nodeSelector"], json!({"pool": "spot"}), "{role}");
+        assert_eq!(running["spec"][role]["labels"]["kueue.x-k8s.io/podset"], role);
+    }
+    assert_eq!(running["spec"]["executor"]["cores"], 1, "other fields are kept");
+    cluster.pass(30).await;
+    assert_eq!(now().await["spec"]["suspend"], false, "the running application matches its Workload");
+
+    cluster.patch(&workload, json!({"spec": {"active": false}})).await;
+    cluster.pass(2).await;
+    assert_eq!(now().await["spec"], spec, "only what admission added was removed");
+
+    let workload = cluster.workload_of("team", "pi").await;
+    cluster.patch(&workload, json!({"spec": {"active": true}})).await;
+    cluster.pass(2).await;
+    let ended = json!({"status": {"applicationState": {"state": "FAILED", "errorMessage": "driver failed"}}});
+    cluster.patch_status(&application, ended).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "pi").await;
+    assert_eq!(condition(&workload, "Finished"), "True/Failed", "{workload:#}");
 }
 
 const JOB_SETS: &str = "jobsets.jobset.x-k8s.io";

@@ -5,6 +5,7 @@ mod adoption;
 mod cluster;
 mod concurrent_admission;
 mod decisions;
+mod failure_recovery;
 mod frameworks;
 mod held;
 mod provisioning;

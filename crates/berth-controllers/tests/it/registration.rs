@@ -63,9 +63,11 @@ async fn the_names_of_controllers_are_those_that_are_registered() {
     let mut manager = Manager::new(Client::new(service, "default"), Clock::system());
     let frameworks: Vec<&str> =
         frameworks::names().into_iter().filter(|name| berth_controllers::jobs::is_integrated(name)).collect();
+    let gates =
+        json!({"ConcurrentAdmission": true, "FailureRecoveryPolicy": true, "SparkApplicationIntegration": true});
     let file = json!({
         "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "fairSharing": {},
-        "integrations": {"frameworks": frameworks}, "featureGates": {"ConcurrentAdmission": true},
+        "integrations": {"frameworks": frameworks}, "featureGates": gates,
     });
     let config = configuration::read(file, "berth-system").expect("a configuration").config;
     berth_controllers::install(&mut manager, config);

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod forecast;
 pub mod forecasts;
+pub mod migrate;
 pub mod progress;
 pub mod replay;
 pub mod source;

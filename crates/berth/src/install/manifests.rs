@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use berth_controllers::aggregated;
-use berth_controllers::configuration::{BindAddress, Process, process as defaults};
+use berth_controllers::configuration::{BindAddress, Process, frameworks, process as defaults};
 use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use berth_operators::appwrapper;
@@ -18,9 +18,10 @@ pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VE
 /// Number of replicas. One replica leads and one is on standby.
 pub const REPLICAS: u32 = 2;
 
-/// The default configuration file of an installation: every integration, else Kueue's defaults.
+/// The default configuration file of an installation: every integration whose feature gate is on by
+/// default or that needs none, else Kueue's defaults.
 pub fn configuration() -> String {
-    let frameworks: String = jobs::integrated().into_iter().map(|name| format!("  - {name}\n")).collect();
+    let frameworks: String = frameworks::on_by_default().map(|name| format!("  - {name}\n")).collect();
     format!(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nintegrations:\n  frameworks:\n{frameworks}"
     )

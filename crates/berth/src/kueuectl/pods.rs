@@ -61,7 +61,7 @@ impl JobRef {
 }
 
 /// Kinds of jobs in lower case, and the label of their pods that has the job's name.
-const POD_LABELS: [(&str, &str); 15] = [
+const POD_LABELS: [(&str, &str); 16] = [
     ("job", "batch.kubernetes.io/job-name"),
     ("jobset", "jobset.sigs.k8s.io/jobset-name"),
     ("pytorchjob", "training.kubeflow.org/job-name"),
@@ -75,6 +75,7 @@ const POD_LABELS: [(&str, &str); 15] = [
     ("raycluster", "ray.io/cluster"),
     ("rayjob", "ray.io/originated-from-cr-name"),
     ("rayservice", "ray.io/originated-from-cr-name"),
+    ("sparkapplication", "sparkoperator.k8s.io/app-name"),
     ("leaderworkerset", "leaderworkerset.sigs.k8s.io/name"),
     ("appwrapper", "workload.codeflare.dev/appwrapper"),
 ];

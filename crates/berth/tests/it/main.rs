@@ -24,6 +24,7 @@ mod kubeflow;
 mod kueuectl;
 mod manual;
 mod memory;
+mod migrate;
 mod mlbatch;
 mod mlbatch_programs;
 mod outage;

@@ -30,12 +30,13 @@ pub const APP_WRAPPER: Description = Description {
         }
         _ => None,
     },
-    ready: |status| true_condition(status, "PodsReady").is_some(),
+    ready: |_, status| true_condition(status, "PodsReady").is_some(),
     active: |status| true_condition(status, conditions::QUOTA_RESERVED).is_some(),
     on_hold: |_| None,
     set_defaults: |_, _| {},
     queued: |_| true,
     resized: |_, _| None,
+    cleans_up: |_, _| false,
     validate: |spec, _, path: &Path<'_>| match components(spec) {
         Ok(_) => Vec::new(),
         Err(message) => vec![Error::invalid(&path.child("components"), Value::Null, message)],

@@ -24,12 +24,13 @@ macro_rules! training_job {
             injection: Injection::Templates,
             groups: |spec| groups(spec, $specs, &[$($type),*]),
             finished,
-            ready: |status| true_condition(status, "Running").is_some(),
+            ready: |_, status| true_condition(status, "Running").is_some(),
             active,
             on_hold: |_| None,
             set_defaults: |_, _| {},
             queued: |_| true,
             resized: |_, _| None,
+            cleans_up: |_, _| false,
             validate: |_, _, _| Vec::new(),
         };
     };

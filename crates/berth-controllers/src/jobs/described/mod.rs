@@ -7,7 +7,10 @@
 pub mod appwrapper;
 pub mod kubeflow;
 pub mod ray;
+pub mod spark;
 mod template;
+
+use std::collections::BTreeMap;
 
 use berth_api::frameworks as kinds;
 use berth_api::kueue::v1beta2::PodSet;
@@ -22,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::topology::{self, Ranks};
 use super::{Finished, Job};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::stores::{Stores, controller_of};
 
@@ -62,6 +65,9 @@ impl Group {
 pub enum Injection {
     /// Into the pod templates.
     Templates,
+    /// Into the fields of the roles from which the kind's operator makes the pods. The default
+    /// template of a group has the pods, and its pointer is the role.
+    Roles,
     /// Into the field `podSetInfos` next to the templates. The kind's operator applies it.
     Infos,
 }
@@ -87,8 +93,8 @@ pub struct Description {
     pub groups: fn(&Value) -> Result<Vec<Group>, String>,
     /// Reads from the status how the job ended.
     pub finished: fn(&Value) -> Option<Finished>,
-    /// Reads from the status whether all pods are ready or have succeeded.
-    pub ready: fn(&Value) -> bool,
+    /// Reads from spec and status whether all pods are ready or have succeeded.
+    pub ready: fn(&Value, &Value) -> bool,
     /// Reads from the status whether pods still run.
     pub active: fn(&Value) -> bool,
     /// Reads from the status whether the kind's operator rejected the spec; `None` for kinds without
@@ -101,6 +107,9 @@ pub struct Description {
     /// Reads from spec and status the name of the RayCluster that Ray's autoscaler resizes while the
     /// job runs.
     pub resized: fn(&Value, &Value) -> Option<String>,
+    /// Reads from spec and annotations whether the kind's operator runs pods that clean up after the
+    /// job, once the job is being deleted.
+    pub cleans_up: fn(&Value, &BTreeMap<String, String>) -> bool,
     /// Validates the spec of a job to be queued; `elastic`: the job may change its size.
     pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,
 }
@@ -161,6 +170,7 @@ described! {
     RayJob: ray::JOB;
     RayCluster: ray::CLUSTER;
     RayService: ray::SERVICE;
+    SparkApplication: spark::APPLICATION;
     AppWrapper: appwrapper::APP_WRAPPER;
 }
 
@@ -205,6 +215,10 @@ macro_rules! for_each_described {
         }
         {
             type $kind = berth_api::frameworks::RayService;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::SparkApplication;
             $body
         }
         {
@@ -289,7 +303,10 @@ impl<K: Described> Job for K {
         }
         let mut pod_sets = Vec::with_capacity(groups.len());
         for group in &groups {
-            let mut template = template::read(self.spec(), group)?;
+            let mut template = match K::DESCRIPTION.injection {
+                Injection::Roles => group.default.clone().unwrap_or_default(),
+                Injection::Templates | Injection::Infos => template::read(self.spec(), group)?,
+            };
             let pod_index_label = group.pod_index_label.or(K::DESCRIPTION.pod_index_label);
             let ranks = Ranks { pod_index_label, ..Ranks::default() };
             let topology_request = topology::of_template(&template, ranks, gates)
@@ -336,6 +353,12 @@ impl<K: Described> Job for K {
                     template::merge(self.spec_mut(), group, info, gates)?;
                 }
             }
+            Injection::Roles => {
+                for (group, info) in groups.iter().zip(infos) {
+                    spark::merge(self.spec_mut(), group, info, gates)?;
+                }
+                spark::clear_shared_selector(self.spec_mut());
+            }
             Injection::Infos => appwrapper::set_infos(self.spec_mut(), infos),
         }
         set_at(self.spec_mut(), below_spec(K::DESCRIPTION.suspend), json!(false));
@@ -352,7 +375,10 @@ impl<K: Described> Job for K {
         }
         let mut changed = false;
         for (group, info) in groups.iter().zip(infos) {
-            changed |= template::restore(self.spec_mut(), group, info);
+            changed |= match K::DESCRIPTION.injection {
+                Injection::Roles => spark::restore(self.spec_mut(), group, info),
+                Injection::Templates | Injection::Infos => template::restore(self.spec_mut(), group, info),
+            };
         }
         changed
     }
@@ -362,7 +388,7 @@ impl<K: Described> Job for K {
     }
 
     fn pods_ready(&self) -> bool {
-        (K::DESCRIPTION.ready)(self.status())
+        (K::DESCRIPTION.ready)(self.spec(), self.status())
     }
 
     fn is_active(&self) -> bool {
@@ -382,6 +408,11 @@ impl<K: Described> Job for K {
     fn priority_class(&self) -> Option<String> {
         let class = self.spec().pointer(K::DESCRIPTION.priority_class?)?.as_str()?;
         (!class.is_empty()).then(|| class.to_owned())
+    }
+
+    fn is_needed_until_gone(&self, gates: &Gates) -> bool {
+        gates.on(Gate::DeferRayServiceFinalizationForRedisCleanup)
+            && (K::DESCRIPTION.cleans_up)(self.spec(), self.meta().annotations.as_ref().unwrap_or(&BTreeMap::new()))
     }
 
     fn is_queued(&self) -> bool {
@@ -427,9 +458,8 @@ pub(crate) fn validate_pod_sets<K: Job>(job: &K, gates: &Gates) -> Vec<Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use berth_api::frameworks::{AppWrapper, MPIJob, PyTorchJob, RayCluster, RayJob};
+    use berth_api::frameworks::{AppWrapper, MPIJob, PyTorchJob, RayCluster, RayJob, RayService};
+    use berth_api::kueue::v1beta2::Workload;
 
     use super::*;
     use crate::gates::Gate;
@@ -521,6 +551,38 @@ mod tests {
         let cluster: RayCluster = read(cluster, json!({"state": "ready"}));
         assert_eq!(sizes(&cluster), [("head".to_owned(), 1), ("tpu".to_owned(), 8)]);
         assert!(cluster.pods_ready() && cluster.finished().is_none());
+    }
+
+    #[test]
+    fn a_ray_service_whose_metadata_is_in_redis_keeps_its_quota_until_it_is_gone() {
+        let on = Gates::default();
+        let off = Gates::default().with(Gate::DeferRayServiceFinalizationForRedisCleanup, false);
+        let mut plain: RayService = read(json!({"rayClusterConfig": {}}), Value::Null);
+        let options = json!({"rayClusterConfig": {"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}});
+        let stored: RayService = read(options, Value::Null);
+        assert!(stored.is_needed_until_gone(&on) && !stored.is_needed_until_gone(&off));
+        assert!(!plain.is_needed_until_gone(&on));
+        plain.metadata.annotations = Some([("ray.io/ft-enabled".to_owned(), "True".to_owned())].into());
+        assert!(plain.is_needed_until_gone(&on));
+
+        let stores = Stores::by_hand();
+        let owner =
+            json!({"apiVersion": "ray.io/v1", "kind": "RayService", "name": "job", "uid": "u", "controller": true});
+        let workload = json!({"metadata": {"name": "w", "namespace": "ns", "ownerReferences": [owner],
+            "finalizers": ["kueue.x-k8s.io/resource-in-use"]}, "spec": {"podSets": []}});
+        stores.workloads.observe(serde_json::from_value::<Workload>(workload).unwrap());
+        let config = crate::Config::default();
+        let mut deleting = stored;
+        deleting.metadata.uid = Some("u".to_owned());
+        deleting.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        let key = ObjectKey::namespaced("ns", "job");
+        let steps = |gates: &Gates, job: Option<&RayService>| {
+            let now = "2026-01-01T00:00:00Z".parse().unwrap();
+            let context = crate::jobs::reconcile::Context { stores: &stores, config: &config, gates, now };
+            crate::jobs::reconcile::reconcile(context, &key, job).steps.len()
+        };
+        assert_eq!(steps(&on, Some(&deleting)), 0);
+        assert_eq!((steps(&off, Some(&deleting)), steps(&on, None)), (2, 2), "finished, and without finalizer");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::jobs::Finished;
 
 /// Name of the head's pod set; worker groups cannot use it.
 const HEAD: &str = "head";
+/// Annotation that makes the metadata of a cluster survive its head.
+const FAULT_TOLERANCE: &str = "ray.io/ft-enabled";
 /// Name of the submitter's pod set.
 const SUBMITTER: &str = "submitter";
 
@@ -24,12 +26,13 @@ const COMMON: Description = Description {
     injection: Injection::Templates,
     groups: |spec| cluster(spec, ""),
     finished: |_| None,
-    ready: |status| status["state"] == "ready",
+    ready: |_, status| status["state"] == "ready",
     active: |status| status["state"] == "ready" || true_condition(status, "RayClusterSuspending").is_some(),
     on_hold: |_| None,
     set_defaults: |_, _| {},
     queued: |_| true,
     resized: |_, _| None,
+    cleans_up: |_, _| false,
     validate: |spec, elastic, path| validate_cluster(spec, elastic, path),
 };
 
@@ -42,11 +45,16 @@ pub const SERVICE: Description = Description {
     suspend: &["spec", "rayClusterConfig", "suspend"],
     managed_by: None,
     groups: |spec| cluster(spec, "/rayClusterConfig"),
-    ready: |status| true_condition(status, "Ready").is_some(),
+    ready: |_, status| true_condition(status, "Ready").is_some(),
     active: |status| {
         status["serviceStatus"] == "Running" || status["activeServiceStatus"]["rayClusterStatus"]["state"] == "ready"
     },
     resized: |spec, status| autoscaled(&spec["rayClusterConfig"], &status["activeServiceStatus"]["rayClusterName"]),
+    // KubeRay removes the cluster's metadata from Redis by a Job.
+    cleans_up: |spec, annotations| {
+        let on = annotations.get(FAULT_TOLERANCE).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        on || !spec["rayClusterConfig"]["gcsFaultToleranceOptions"].is_null()
+    },
     validate: |spec, elastic, path| {
         validate_cluster(&spec["rayClusterConfig"], elastic, &path.child("rayClusterConfig"))
     },
@@ -65,7 +73,7 @@ pub const JOB: Description = Description {
             message: status["message"].as_str().unwrap_or_default().to_owned(),
         })
     },
-    ready: |status| status["rayClusterStatus"]["state"] == "ready",
+    ready: |_, status| status["rayClusterStatus"]["state"] == "ready",
     active: |status| !matches!(status["jobDeploymentStatus"].as_str().unwrap_or_default(), "" | "Suspended"),
     on_hold: |status| Some(status["jobDeploymentStatus"] == "ValidationFailed"),
     queued: |spec| spec["clusterSelector"].as_object().is_none_or(serde_json::Map::is_empty),

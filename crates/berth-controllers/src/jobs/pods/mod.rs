@@ -8,6 +8,7 @@
 
 pub mod controller;
 pub mod group;
+pub mod import;
 mod prebuilt;
 pub mod reconcile;
 pub mod shape;

@@ -131,6 +131,17 @@ fn a_group_gets_its_workload_once_all_its_pods_exist() {
 }
 
 #[test]
+fn a_group_whose_name_another_workload_has_waits_with_an_event() {
+    let world = World::new();
+    world.stores.workloads.observe(read::<Workload>(json!({
+        "metadata": {"name": "g", "namespace": "ns"},
+        "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": []}}}]}})));
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
+    let [Step::EventAbout(_, event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(event.reason, "WorkloadNameConflict");
+}
+
+#[test]
 fn a_workload_that_a_client_created_before_its_pods_waits_for_them() {
     let world = World::new();
     let workload = |owners: Value| {
