@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use berth_apiserver::UserInfo;
-use berth_dashboard::{Dashboard, Hosts, Session, live};
+use berth_dashboard::{Dashboard, Hosts, Prices, Session, live};
 use berth_embedded::{Embedded, Options};
-use berth_foresight::policy::Prices;
 use berth_runtime::Clock;
 use futures::StreamExt;
 use http::{Method, Request};
@@ -131,7 +130,13 @@ async fn fill(client: &Client, workloads: usize) {
 }
 
 fn pages(client: Client, clock: Clock) -> Dashboard {
-    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default(), prices: |_, _| Prices::default() }
+    Dashboard {
+        client,
+        hosts: Hosts::default(),
+        clock,
+        session: Session::default(),
+        prices: |_, _, _| Ok(Prices::default()),
+    }
 }
 
 async fn view(pages: &Dashboard, path: &str) -> (Duration, usize) {

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use berth_api::berth::NodePool;
-use berth_api::kueue::v1beta2::ResourceFlavor;
-use berth_foresight::policy::Prices;
 use berth_runtime::Clock;
 use http::{Request, header};
 use jiff::Timestamp;
@@ -13,6 +10,7 @@ use kube::Client;
 use crate::guard::Hosts;
 use crate::html::Href;
 use crate::layout::{Frame, Session};
+use crate::prices::FindPrices;
 use crate::request::Asked;
 
 /// Time limit for the request of the API server's time.
@@ -29,8 +27,8 @@ pub struct Dashboard {
     pub clock: Clock,
     /// The reader.
     pub session: Session,
-    /// The prices of flavors by the NodePools that supply them.
-    pub prices: fn(&[NodePool], &[ResourceFlavor]) -> Prices,
+    /// Finds the prices of what was used.
+    pub prices: FindPrices,
 }
 
 impl Dashboard {

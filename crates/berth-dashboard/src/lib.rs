@@ -29,6 +29,7 @@ mod nodes;
 mod overview;
 mod pods;
 mod preemptions;
+mod prices;
 mod provisioning;
 mod queue;
 mod read;
@@ -47,6 +48,7 @@ pub use dashboard::Dashboard;
 pub use guard::Hosts;
 pub use layout::Session;
 pub use login::login;
+pub use prices::{FindPrices, Prices};
 
 use html::Href;
 use layout::{Frame, SCRIPT, STYLE, TEXT, answer};

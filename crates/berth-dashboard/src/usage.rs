@@ -6,7 +6,6 @@ use berth_api::berth::NodePool;
 use berth_api::berth::usage::{UsageGroup, UsageReport};
 use berth_api::kueue::v1beta2::ResourceFlavor;
 use berth_controllers::explain::ask;
-use berth_foresight::policy::Prices;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,6 +15,7 @@ use crate::dashboard::Dashboard;
 use crate::html::Html;
 use crate::layout::{self, notice};
 use crate::overview::cannot;
+use crate::prices::Prices;
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
 use crate::state;
@@ -69,20 +69,17 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
 
 /// The prices that the reader entered, or else those of the NodePools, if the reader may list them.
 async fn prices(dashboard: &Dashboard, given: &Parameters) -> Result<Prices, String> {
-    let mut prices = Prices::default();
-    for text in given.get("prices").unwrap_or_default().split([',', ' ']).filter(|it| !it.is_empty()) {
-        prices.add(text)?;
-    }
-    if !prices.is_empty() {
-        return Ok(prices);
+    let entered = given.get("prices").unwrap_or_default();
+    let found = dashboard.prices;
+    if !entered.is_empty() {
+        return found(entered, &[], &[]);
     }
     let pools: Api<NodePool> = Api::all(dashboard.client.clone());
     let flavors: Api<ResourceFlavor> = Api::all(dashboard.client.clone());
-    let read = futures::join!(read::list(&pools, OBJECTS_MAX), read::list(&flavors, OBJECTS_MAX));
-    Ok(match read {
-        (Ok(pools), Ok(flavors)) => (dashboard.prices)(&pools.items, &flavors.items),
-        _ => prices,
-    })
+    match futures::join!(read::list(&pools, OBJECTS_MAX), read::list(&flavors, OBJECTS_MAX)) {
+        (Ok(pools), Ok(flavors)) => found("", &pools.items, &flavors.items),
+        _ => Ok(Prices::default()),
+    }
 }
 
 /// The start of the period that the reader chose, as a parameter.
@@ -190,7 +187,7 @@ fn by_resource<'a>(group: &'a UsageGroup, prices: &Prices) -> BTreeMap<&'a str, 
     for used in &group.used {
         let sum = sums.entry(&used.resource).or_default();
         let lost = used.lost_by_preemption + used.lost_by_eviction + used.lost_by_failure;
-        let price = prices.of(&used.flavor.as_str().into(), &used.resource.as_str().into());
+        let price = prices.of(&used.flavor, &used.resource);
         sum.hours += used.hours;
         sum.lost += lost;
         sum.quota += used.quota_hours.unwrap_or(0.0);

@@ -5,15 +5,26 @@ mod cluster;
 mod hostile;
 mod readers;
 
-use berth_dashboard::{Dashboard, Hosts, Session};
-use berth_foresight::policy::Prices;
+use berth_api::berth::NodePool;
+use berth_api::kueue::v1beta2::ResourceFlavor;
+use berth_dashboard::{Dashboard, Hosts, Prices, Session};
 use berth_runtime::Clock;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 
+/// Prices that are entered as `FLAVOR/RESOURCE=PRICE`.
+fn prices(entered: &str, _: &[NodePool], _: &[ResourceFlavor]) -> Result<Prices, String> {
+    let price = |text: &str| {
+        let (key, price) = text.split_once('=').ok_or_else(|| format!("{text}: expected FLAVOR/RESOURCE=PRICE"))?;
+        let (flavor, resource) = key.split_once('/').expect("a flavor");
+        Ok(((resource.to_owned(), Some(flavor.to_owned())), price.parse().expect("a price")))
+    };
+    entered.split(',').filter(|text| !text.is_empty()).map(price).collect()
+}
+
 /// The pages of a cluster.
 pub fn dashboard(client: Client, clock: Clock) -> Dashboard {
-    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default(), prices: |_, _| Prices::default() }
+    Dashboard { client, hosts: Hosts::default(), clock, session: Session::default(), prices }
 }
 
 /// Sends a request as a browser on this machine does.

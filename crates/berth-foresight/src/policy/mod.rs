@@ -148,6 +148,11 @@ impl Prices {
         self.prices.is_empty()
     }
 
+    /// The prices by resource and flavor.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>, f64)> {
+        self.prices.iter().map(|((resource, flavor), price)| (&**resource, flavor.as_deref(), *price))
+    }
+
     /// Price of one unit of a flavor's resource for one hour; zero if there is none.
     pub fn of(&self, flavor: &Name, resource: &Name) -> f64 {
         let own = self.prices.get(&(resource.clone(), Some(flavor.clone())));

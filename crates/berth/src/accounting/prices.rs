@@ -22,9 +22,28 @@ pub async fn of_cluster(client: &Client) -> Prices {
     }
 }
 
+/// The prices of the usage page: those that the reader entered, or else those of the NodePools.
+pub fn of_page(
+    entered: &str,
+    pools: &[NodePool],
+    flavors: &[ResourceFlavor],
+) -> Result<berth_dashboard::Prices, String> {
+    let mut prices = Prices::default();
+    for text in entered.split([',', ' ']).filter(|text| !text.is_empty()) {
+        prices.add(text)?;
+    }
+    if prices.is_empty() {
+        prices = of(pools, flavors);
+    }
+    let price = |(resource, flavor, price): (&str, Option<&str>, f64)| {
+        ((resource.to_owned(), flavor.map(str::to_owned)), price)
+    };
+    Ok(prices.iter().map(price).collect())
+}
+
 /// The price of a machine is that of its accelerators, or else of its CPUs. If several pools supply
 /// a flavor, the mean of their prices is used.
-pub fn of(pools: &[NodePool], flavors: &[ResourceFlavor]) -> Prices {
+fn of(pools: &[NodePool], flavors: &[ResourceFlavor]) -> Prices {
     let machines: Vec<(Node, f64)> = pools
         .iter()
         .filter_map(|pool| Some((objects::template(pool).into_iter().next()?, pool.spec.price())))
@@ -84,5 +103,11 @@ mod tests {
         let price = |flavor: &str, resource: &str| prices.of(&flavor.into(), &resource.into());
         assert_eq!((price("l4", "nvidia.com/gpu"), price("l4", "cpu")), (1.0, 0.0));
         assert_eq!(price("plain", "cpu"), 0.05);
+        let of_page = |entered: &str| of_page(entered, &pools, &[flavor("l4", "gpu")]);
+        assert_eq!(of_page("").map(|prices| prices.of("l4", "nvidia.com/gpu")), Ok(1.0));
+        let entered = of_page("l4/nvidia.com/gpu=3, cpu=0.1").expect("prices");
+        assert_eq!((entered.of("l4", "nvidia.com/gpu"), entered.of("any", "cpu")), (3.0, 0.1));
+        let error = of_page("cpu").expect_err("no price");
+        assert_eq!(error, "cpu: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01");
     }
 }

@@ -116,7 +116,7 @@ impl Pages {
     fn dashboard(&self, reader: Reader) -> Dashboard {
         let session = Session { user: reader.user, can_log_out: reader.has_session };
         let (client, hosts, clock) = (reader.client, self.hosts.clone(), self.clock.clone());
-        Dashboard { client, hosts, clock, session, prices: accounting::prices::of }
+        Dashboard { client, hosts, clock, session, prices: accounting::prices::of_page }
     }
 
     /// The updates of an open page, until the reader's session ends.
