@@ -338,7 +338,7 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
     let before = bundle();
     // The validating configuration has one more webhook: for writes of a Workload's status by other
     // programs.
-    for (configuration, count) in [("mutatingwebhookconfigurations", 37), ("validatingwebhookconfigurations", 38)] {
+    for (configuration, count) in [("mutatingwebhookconfigurations", 39), ("validatingwebhookconfigurations", 40)] {
         let kinds = "Kueue's kinds, and queued kinds with and without a queue";
         assert_eq!(trusted(configuration).len(), count, "{kinds}");
         assert!(trusted(configuration).iter().all(|trusted| !trusted.is_empty()));
