@@ -54,15 +54,18 @@ impl Pages {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        // The form is read even if the request is rejected. Otherwise the connection would be closed
+        // with unread data, and the reset could reach the client before the response.
+        let (parts, body) = request.into_parts();
+        let form = form(&parts.method, body).await;
+        let request = Request::from_parts(parts, ());
         if let Some(rejected) = self.hosts.reject(&request) {
             return whole(rejected);
         }
-        let (parts, body) = request.into_parts();
-        let form = match form(&parts.method, body).await {
-            Ok(form) => form,
+        let request = match form {
+            Ok(form) => request.map(|()| form),
             Err(problem) => return whole(plain(StatusCode::BAD_REQUEST, problem)),
         };
-        let request = Request::from_parts(parts, form);
         let path = request.uri().path().to_owned();
         // What a browser needs for the log-in page.
         if matches!(path.as_str(), "/style.css" | "/script.js") {

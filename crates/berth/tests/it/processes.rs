@@ -336,7 +336,10 @@ fn options_that_contradict_each_other_are_rejected() {
     let text = berth(&["controller", "--leader-elect=false", "--kubeconfig=/nonexistent"]);
     assert!(text.contains("/nonexistent"), "{text}");
     let text = berth(&["controller", "--controllers=*,-schedulers", "--kubeconfig=/nonexistent"]);
-    assert!(text.contains("no controller is named schedulers") && text.contains("scheduler, terminating-pod"), "{text}");
+    assert!(
+        text.contains("no controller is named schedulers") && text.contains("scheduler, terminating-pod"),
+        "{text}"
+    );
     let text = berth(&["controller", "--controllers=*,-", "--kubeconfig=/nonexistent"]);
     assert!(text.contains("is none of *, NAME and -NAME"), "{text}");
     let text = berth(&["cluster", "--time-scale=60", "--kubeconfig=/nonexistent"]);
