@@ -118,9 +118,10 @@ mod tests {
     fn gates_of_missing_features_are_counted() {
         let cases = [
             case(&json!({"MultiKueue": true, "PartialAdmission": true})),
-            case(&json!({"MultiKueue": false, "KueueDRAIntegration": true})),
+            case(&json!({"MultiKueue": false, "SchedulerLibraryIntegration": true})),
         ];
-        let line = "cases that set a gate of a feature that Berth does not have: KueueDRAIntegration 1, MultiKueue 2";
+        let line =
+            "cases that set a gate of a feature that Berth does not have: MultiKueue 2, SchedulerLibraryIntegration 1";
         assert_eq!(missing_line(&cases.iter().collect::<Vec<_>>()).as_deref(), Some(line));
         assert_eq!(missing_line(&[&case(&json!({"PartialAdmission": true}))]), None);
     }
