@@ -66,6 +66,20 @@ fn a_cluster_at_rest_works_the_same_and_no_decision_differs() {
 }
 
 #[test]
+fn objects_of_files_without_a_namespace_are_in_the_namespace_default() {
+    let queue = json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "q"},
+        "spec": {"clusterQueue": "cq"}});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "j", "labels": {"kueue.x-k8s.io/queue-name": "q"}},
+        "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never", "containers": [
+            {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}}});
+    let migration = check_of(vec![queue, job], Orders::new());
+    let failed = migration.decisions.iter().filter(|decision| decision.effect == decisions::Effect::Failed);
+    assert_eq!(failed.count(), 0, "{:?}", migration.decisions);
+    assert!(migration.objects.iter().any(|judged| judged.object.namespace == "default"));
+}
+
+#[test]
 fn what_is_not_supported_is_named_with_its_field() {
     let dispatch = json!({"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": "mk"},
         "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}});

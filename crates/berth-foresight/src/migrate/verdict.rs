@@ -24,7 +24,7 @@ pub fn configuration(value: &Value) -> (Option<Config>, Vec<Note>) {
         Ok(loaded) => (Some(loaded.config), defaults(value)),
         Err(errors) => {
             let note = |error: &berth_apimachinery::field::Error| {
-                Note::new(Verdict::Unsupported, error.field.clone(), format!("is rejected: {}", error.detail))
+                Note::new(Verdict::Unsupported, error.field.clone(), format!("is rejected: {}", error.body()))
             };
             (None, errors.iter().map(note).collect())
         }
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
             errors = self.webhooks.validate(request, &defaulted, &|_, _, _, _| None);
         }
         let invalid = |error: &berth_apimachinery::field::Error| {
-            let message = format!("stays as it is, but a changed object with this value is rejected: {}", error.detail);
+            let message = format!("stays as it is, but a changed object with this value is rejected: {}", error.body());
             Note::new(Verdict::Different, error.field.clone(), message)
         };
         notes.extend(errors.iter().map(invalid));
