@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use berth_runtime::{Action, Cache, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, message};
+use berth_runtime::{
+    Action, Cache, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, message, owned_by,
+};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaimStatus};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -62,14 +63,7 @@ fn claim_of(pod: &Pod, name: &str, template: &ResourceClaimTemplate) -> Resource
             namespace: pod.namespace(),
             labels: metadata.labels,
             annotations: Some(annotations),
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                name: pod.name_any(),
-                uid: pod.uid().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-            }]),
+            owner_references: Some(vec![owned_by(pod)]),
             ..ObjectMeta::default()
         },
         spec: template.spec.spec.clone(),

@@ -2,9 +2,10 @@
 //! tracking finalizer.
 
 use berth_apimachinery::well_known::COMPLETION_INDEX;
+use berth_runtime::owned_by;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::facts::{INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER, is_indexed, job_spec};
 
@@ -65,23 +66,11 @@ pub fn build_pod(job: &Job, index: Option<u32>, failures: Option<IndexFailures>)
             labels: Some(labels),
             annotations: (!annotations.is_empty()).then_some(annotations),
             finalizers: Some(finalizers),
-            owner_references: Some(vec![owner_reference(job)]),
+            owner_references: Some(vec![owned_by(job)]),
             ..Default::default()
         },
         spec: Some(spec),
         status: None,
-    }
-}
-
-/// The owner reference that makes `job` the controller of a pod.
-pub fn owner_reference(job: &Job) -> OwnerReference {
-    OwnerReference {
-        api_version: "batch/v1".into(),
-        kind: "Job".into(),
-        name: job.metadata.name.clone().unwrap_or_default(),
-        uid: job.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
     }
 }
 

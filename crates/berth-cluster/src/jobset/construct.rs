@@ -9,11 +9,12 @@ use berth_api::jobset::constants::{
     NODE_SELECTOR_STRATEGY, REPLICATED_JOB_NAME, REPLICATED_JOB_REPLICAS, RESTARTS,
 };
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob, RestartStrategy, RetentionPolicyType};
+use berth_runtime::owned_by;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, PodSpec, Service, ServiceSpec, Toleration, Volume,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::children::Children;
 use super::gates::Gates;
@@ -83,18 +84,6 @@ pub fn is_suspended(set: &JobSet) -> bool {
     set.spec.suspend == Some(true)
 }
 
-/// The reference that makes the set the controller of an object.
-pub fn owner_reference(set: &JobSet) -> OwnerReference {
-    OwnerReference {
-        api_version: "jobset.x-k8s.io/v1alpha2".into(),
-        kind: "JobSet".into(),
-        name: set_name(set).to_owned(),
-        uid: set.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 /// The headless service of the set, unless its pods have no host names.
 pub fn service(set: &JobSet) -> Option<Service> {
     let network = set.spec.network.as_ref().filter(|network| network.enable_dns_hostnames == Some(true))?;
@@ -102,7 +91,7 @@ pub fn service(set: &JobSet) -> Option<Service> {
         metadata: ObjectMeta {
             name: Some(subdomain(set).to_owned()),
             namespace: set.metadata.namespace.clone(),
-            owner_references: Some(vec![owner_reference(set)]),
+            owner_references: Some(vec![owned_by(set)]),
             ..Default::default()
         },
         spec: Some(ServiceSpec {
@@ -132,8 +121,7 @@ pub fn volume_claims(set: &JobSet) -> Vec<PersistentVolumeClaim> {
                     labels: Some(labels),
                     annotations: (!meta.annotations.is_empty()).then(|| meta.annotations.clone()),
                     finalizers: (!meta.finalizers.is_empty()).then(|| meta.finalizers.clone()),
-                    owner_references: (retention != Some(RetentionPolicyType::Retain))
-                        .then(|| vec![owner_reference(set)]),
+                    owner_references: (retention != Some(RetentionPolicyType::Retain)).then(|| vec![owned_by(set)]),
                     ..Default::default()
                 },
                 spec: Some(template.spec.clone()),

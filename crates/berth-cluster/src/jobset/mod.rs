@@ -25,7 +25,9 @@ use std::sync::Arc;
 
 use berth_api::jobset::constants::{CONTROLLER_NAME, JOBSET_NAME};
 use berth_api::jobset::v1alpha2::{JobSet, JobSetStatus};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, owned_by,
+};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -146,7 +148,7 @@ impl JobSetController {
         }
         let mut refused = None;
         for job in &plan.create {
-            let owner = construct::owner_reference(set);
+            let owner = owned_by(set);
             let mut job = job.clone();
             job.metadata.owner_references = Some(vec![owner]);
             match berth_runtime::write::create(&jobs, &PostParams::default(), &job).await {

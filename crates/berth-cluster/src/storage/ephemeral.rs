@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use berth_runtime::{
-    Action, Cache, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_already_exists, message,
+    Action, Cache, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_already_exists, message, owned_by,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 
@@ -57,14 +56,7 @@ fn claim_of(pod: &Pod, name: &str, template: &PersistentVolumeClaimTemplate) -> 
             namespace: pod.namespace(),
             labels: metadata.labels,
             annotations: metadata.annotations,
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                name: pod.name_any(),
-                uid: pod.uid().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-            }]),
+            owner_references: Some(vec![owned_by(pod)]),
             ..ObjectMeta::default()
         },
         spec: Some(template.spec.clone()),
