@@ -95,16 +95,17 @@ impl PodSetError {
 
 impl PodSetInfo {
     /// The additions of an assignment: labels and tolerations of its flavors, in the order of the
-    /// resources' names, and the annotation and the scheduling gate for a topology assignment.
+    /// resources' names, and the scheduling gate for a topology assignment. If the pod set requests no
+    /// topology itself, also the annotation that it may be placed on any nodes.
     pub fn from_assignment(
         assignment: &PodSetAssignment,
-        default_count: i32,
+        pod_set: Option<&PodSet>,
         flavor: impl Fn(&str) -> Option<Arc<ResourceFlavor>>,
         gates: &Gates,
     ) -> Result<Self, PodSetError> {
         let mut info = PodSetInfo {
             name: assignment.name.clone(),
-            count: assignment.count.unwrap_or(default_count),
+            count: assignment.count.or(pod_set.map(|set| set.count)).unwrap_or(0),
             ..PodSetInfo::default()
         };
         let mut seen: Vec<&String> = Vec::new();
@@ -120,7 +121,13 @@ impl PodSetInfo {
             info.tolerations.extend(flavor.spec.tolerations.iter().cloned());
         }
         if gates.on(Gate::TopologyAwareScheduling) && assignment.topology_assignment.is_some() {
-            info.annotations.insert(annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned(), "true".to_owned());
+            let request = pod_set.and_then(|set| set.topology_request.as_ref());
+            let asks = request.is_some_and(|request| {
+                request.required.is_some() || request.preferred.is_some() || request.unconstrained.is_some()
+            });
+            if !asks {
+                info.annotations.insert(annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned(), "true".to_owned());
+            }
             info.scheduling_gates.push(PodSchedulingGate { name: constants::TOPOLOGY_GATE.to_owned() });
         }
         Ok(info)
@@ -281,6 +288,25 @@ fn write(template: &mut PodTemplateSpec, info: &PodSetInfo) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_pod_set_without_a_topology_request_gets_one() {
+        let assignment: PodSetAssignment = serde_json::from_value(serde_json::json!({"name": "main",
+            "topologyAssignment": {"levels": ["rack"], "slices": []}}))
+        .expect("an assignment");
+        let is_added = |request: serde_json::Value| {
+            let set = serde_json::json!({"name": "main", "count": 1, "template": {}, "topologyRequest": request});
+            let set: PodSet = serde_json::from_value(set).expect("a pod set");
+            let info = PodSetInfo::from_assignment(&assignment, Some(&set), |_| None, &Gates::default());
+            let info = info.expect("no flavor is needed");
+            assert_eq!(info.scheduling_gates.len(), 1);
+            info.annotations.contains_key(annotations::PODSET_UNCONSTRAINED_TOPOLOGY)
+        };
+        assert!(is_added(serde_json::json!(null)));
+        for request in [serde_json::json!({"required": "rack"}), serde_json::json!({"preferred": "rack"})] {
+            assert!(!is_added(request.clone()), "AppWrappers would create a job with both: {request}");
+        }
+    }
 
     #[test]
     fn a_template_keeps_its_own_topology_request() {

@@ -22,9 +22,8 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
     let mut infos = Vec::with_capacity(admission.pod_set_assignments.len());
     for assignment in &admission.pod_set_assignments {
         let spec = workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == assignment.name);
-        let count = spec.map_or(0, |pod_set| pod_set.count);
         let flavor = |name: &str| context.stores.flavor(name);
-        let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
+        let mut info = PodSetInfo::from_assignment(assignment, spec, flavor, gates)?;
         info.labels.insert(labels::POD_SET.to_owned(), assignment.name.clone());
         if workload.labels().contains_key(labels::MULTIKUEUE_ORIGIN) {
             info.labels.insert(labels::MULTIKUEUE_WORKER_WORKLOAD_POD.to_owned(), "true".to_owned());

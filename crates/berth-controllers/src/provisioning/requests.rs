@@ -242,7 +242,7 @@ pub fn templates(
         let missing = RequestError::InconsistentAssignments;
         let pod_set = workload.spec.pod_sets.iter().find(|set| set.name == *name).ok_or(missing.clone())?;
         let assignment = assignments.iter().find(|a| a.name == *name).ok_or(missing)?;
-        let info = PodSetInfo::from_assignment(assignment, pod_set.count, &flavor, gates)?;
+        let info = PodSetInfo::from_assignment(assignment, Some(pod_set), &flavor, gates)?;
         let mut spec = pod_set.template.clone();
         podset::merge(&mut spec, &PodSetInfo { scheduling_gates: Vec::new(), ..info }, gates)?;
         if let Some(pod) = spec.spec.as_ref() {
