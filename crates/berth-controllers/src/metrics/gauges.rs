@@ -92,7 +92,12 @@ impl Source {
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
             let figures = self.scheduler.engine().local_queue_status(namespace, name).unwrap_or_default();
-            local_queue(&mut series, &queue, &figures, active.contains(&queue.spec.cluster_queue), settings);
+            let cluster_queue = queue.spec.cluster_queue.as_str();
+            local_queue(&mut series, &queue, &figures, active.contains(cluster_queue));
+            // As in Kueue, only workloads of an existing cluster queue are counted as running.
+            if self.stores.cluster_queue(cluster_queue).is_some() {
+                running(&mut series, &[("name", name), ("namespace", namespace)], &figures, settings);
+            }
         }
         (series, cohorts)
     }
@@ -119,6 +124,7 @@ impl Source {
                 series.add("kueue_admitted_active_workloads", labels, f64::from(count));
             }
             let local = self.stores.local_queue(&at.namespace, &at.local_queue);
+            let local = local.filter(|queue| self.stores.cluster_queue(&queue.spec.cluster_queue).is_some());
             if local.is_some_and(|queue| settings.shows(&queue)) {
                 let mut labels = owned(&[("name", &at.local_queue), ("namespace", &at.namespace)]);
                 labels.extend(at.custom.clone());
@@ -273,7 +279,15 @@ fn cohort(series: &mut Series, figures: &CohortFigures, settings: &Settings) {
     }
 }
 
-fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStatus, active: bool, settings: &Settings) {
+/// Sets the gauges of a local queue's workloads that hold quota.
+fn running(series: &mut Series, of: &[(&'static str, &str); 2], figures: &LocalQueueStatus, settings: &Settings) {
+    series.set("kueue_local_queue_reserving_active_workloads", of, f64::from(figures.reserving));
+    if !settings.custom.has_workloads() {
+        series.set("kueue_local_queue_admitted_active_workloads", of, f64::from(figures.admitted));
+    }
+}
+
+fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStatus, active: bool) {
     let name = ("name", queue.metadata.name.as_deref().unwrap_or_default());
     let namespace = ("namespace", queue.metadata.namespace.as_deref().unwrap_or_default());
     let of = [name, namespace];
@@ -281,10 +295,6 @@ fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStat
     for (which, pending) in [("active", figures.pending.saturating_sub(inadmissible)), ("inadmissible", inadmissible)] {
         let labels = [name, namespace, ("status", which)];
         series.set("kueue_local_queue_pending_workloads", &labels, f64::from(pending));
-    }
-    series.set("kueue_local_queue_reserving_active_workloads", &of, f64::from(figures.reserving));
-    if !settings.custom.has_workloads() {
-        series.set("kueue_local_queue_admitted_active_workloads", &of, f64::from(figures.admitted));
     }
     let known = queue.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::ACTIVE));
     let known = known.map_or("Unknown", |condition| condition.status.as_str());

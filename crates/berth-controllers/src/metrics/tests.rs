@@ -57,6 +57,12 @@ fn events_of_a_workload_are_counted_from_its_changes() {
     go(&|it| {
         status::set(it, conditions::PODS_READY, true, "Started", "", at(45));
     });
+    go(&|it| {
+        status::set(it, conditions::PODS_READY, false, "WaitForRecovery", "", at(60));
+    });
+    go(&|it| {
+        status::set(it, conditions::PODS_READY, true, "Recovered", "", at(70));
+    });
     let late = Eviction { reason: "PodsReadyTimeout", cause: "WaitForRecovery", message: "" };
     go(&|it| status::evict(it, &late, &gates, at(100)));
     go(&|it| {
@@ -405,6 +411,18 @@ fn series_have_the_custom_labels_of_their_objects() {
     assert_eq!(finished, ["{cluster_queue=a,priority_class=,custom_unit=blue,custom_cost=} 1"]);
     let (local, _) = text(&config, "other");
     assert_eq!(local, ["{name=lq,namespace=team,custom_team=kueue.x-k8s.io/_UNTRACKED_VALUE_} 0"]);
+}
+
+#[test]
+fn a_local_queue_without_its_cluster_queue_has_no_running_workloads() {
+    let world = World::new(&Config::default());
+    world.local_queue("lq", "a", json!({}));
+    let families = ["kueue_local_queue_reserving_active_workloads", "kueue_local_queue_admitted_active_workloads"];
+    let samples = || families.map(|family| world.samples(family));
+    assert_eq!(samples(), [[""; 0], [""; 0]]);
+    assert_eq!(world.samples("kueue_local_queue_pending_workloads").len(), 2);
+    world.cluster_queue("a", None, 2);
+    assert_eq!(samples(), [["{name=lq,namespace=team} 0"], ["{name=lq,namespace=team} 0"]]);
 }
 
 /// The configuration of custom labels `kind` of workloads, `team` of cluster queues and of cohorts.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::kueue::reasons::{admission, finished};
+use berth_api::kueue::reasons::{admission, finished, pods_ready};
 use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use berth_apimachinery::exposition::Exemplar;
 use jiff::Timestamp;
@@ -287,6 +287,11 @@ impl Change<'_> {
 
     fn readiness(&mut self) {
         let Some(ready) = self.at(conditions::PODS_READY) else { return };
+        // The time to the first readiness counts. A job that recovers was ready before.
+        let condition = status::true_condition(self.new, conditions::PODS_READY);
+        if condition.is_some_and(|condition| condition.reason == pods_ready::RECOVERED) {
+            return;
+        }
         self.took(&pair!("ready_wait_time_seconds"), self.queued(ready), ready);
         if let Some(admitted) = status::true_condition(self.new, conditions::ADMITTED) {
             let waited = seconds(admitted.last_transition_time.0, ready);
