@@ -129,7 +129,6 @@ impl TrainJob {
         };
         let jobs = runtime.pointer("/template/spec/replicatedJobs").and_then(Value::as_array);
         let jobs = jobs.map(Vec::as_slice).unwrap_or_default();
-        let has_launcher = jobs.iter().any(|job| job["name"] == LAUNCHER);
         let has_node = jobs.iter().any(|job| job["name"] == NODE);
         let mut parts = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -140,16 +139,9 @@ impl TrainJob {
             let trains = name == NODE || (step == Some(TRAINER) && !has_node);
             let spec = &job["template"]["spec"];
             let mut template = spec["template"].clone();
-            let (replicas, pods) = if trains {
-                let nodes = integer(&self.spec()["trainer"]["numNodes"], integer(&runtime["mlPolicy"]["numNodes"], 1));
-                let launcher_trains = has_launcher && runtime["mlPolicy"]["mpi"]["runLauncherAsNode"] == true;
-                // A launcher that trains replaces a node, but one node is always there.
-                (1, if launcher_trains { (nodes - 1).max(1) } else { nodes })
-            } else {
-                // Trainer runs one pod at least, and sets the completions.
-                let pods = integer(&spec["parallelism"], 1).max(1);
-                (if step.is_some() { 1 } else { integer(&job["replicas"], 1) }, pods)
-            };
+            // The steps of a TrainJob have one child Job each.
+            let replicas = if step.is_some() { 1 } else { integer(&job["replicas"], 1) };
+            let pods = self.pods_of(name, step, spec, &runtime["mlPolicy"]);
             let mpi = &runtime["mlPolicy"]["mpi"];
             if step == Some(TRAINER) || (trains && (mpi.is_null() || mpi["runLauncherAsNode"] == true)) {
                 self.apply_trainer(&mut template);
@@ -159,6 +151,26 @@ impl TrainJob {
             parts.push(Part { name: name.to_owned(), replicas, pods, template });
         }
         Ok(parts)
+    }
+
+    /// Number of pods of each Job of a replicated job. The trainer has the nodes of the TrainJob, or of the
+    /// policy, if there is one. Any other job has its own parallelism, but Trainer runs one pod at least.
+    fn pods_of(&self, name: &str, step: Option<&str>, spec: &Value, policy: &Value) -> i32 {
+        let number = |value: &Value| value.as_i64().and_then(|number| i32::try_from(number).ok());
+        let own = integer(&spec["parallelism"], 1).max(1);
+        let nodes = number(&self.spec()["trainer"]["numNodes"]);
+        let of_policy = policy.is_object().then(|| integer(&policy["numNodes"], 1).max(1));
+        match (policy["mpi"].is_object(), name) {
+            // One launcher starts the processes on all nodes.
+            (true, LAUNCHER) => own,
+            (true, NODE) => {
+                // A launcher that trains replaces a node, but one node is always there.
+                let launchers = i32::from(policy["mpi"]["runLauncherAsNode"] == true);
+                nodes.or(of_policy.filter(|nodes| *nodes > 1)).map_or(own, |nodes| (nodes - launchers).max(1))
+            }
+            _ if step == Some(TRAINER) => nodes.or(of_policy).unwrap_or(own),
+            _ => own,
+        }
     }
 
     /// Applies the TrainJob's own settings to the container that trains.
@@ -523,8 +535,10 @@ mod tests {
     #[test]
     fn under_mpi_nodes_and_the_launcher_are_counted() {
         let mpi = |as_node: bool| {
+            let mut node = replicated("node", None, "8");
+            node["replicas"] = json!(1);
             json!({"mlPolicy": {"numNodes": 4, "mpi": {"runLauncherAsNode": as_node}}, "template": {"spec": {
-                "replicatedJobs": [replicated("launcher", Some(TRAINER), "1"), replicated("node", None, "8")]}}})
+                "replicatedJobs": [replicated("launcher", Some(TRAINER), "1"), node]}}})
         };
         let of =
             |as_node| sizes(&job(json!({"runtimeRef": {"name": "mpi"}}), Value::Null).with_runtime(Some(mpi(as_node))));
@@ -618,6 +632,20 @@ mod tests {
         let job = job(json!({"runtimeRef": {"name": "r"}}), Value::Null).with_runtime(Some(runtime));
         let sets = job.pod_sets(&Gates::default()).expect("pod sets");
         assert_eq!(sets.iter().map(|set| set.count).collect::<Vec<_>>(), [1], "as Trainer counts");
+    }
+
+    #[test]
+    fn a_runtime_without_a_policy_has_the_pods_of_its_replicated_jobs() {
+        let of = |labels: Value| {
+            let template = json!({"metadata": {"labels": labels},
+                "spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": []}}}});
+            let jobs = json!([{"name": "node", "replicas": 3, "template": template}]);
+            let runtime = json!({"template": {"spec": {"replicatedJobs": jobs}}});
+            let job = job(json!({"runtimeRef": {"name": "r"}}), Value::Null).with_runtime(Some(runtime));
+            job.pod_sets(&Gates::default()).expect("pod sets")[0].count
+        };
+        assert_eq!(of(json!({})), 6, "three Jobs of two pods");
+        assert_eq!(of(json!({STEP: TRAINER})), 2, "a step has one Job");
     }
 
     #[test]
