@@ -65,8 +65,11 @@ pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Conf
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     held::undo_pod(object);
     let mut queue = label(object, labels::QUEUE_NAME).to_owned();
+    // The annotation marks pods of templates whose pods are queued for the owner, although the
+    // owner names a queue too.
+    let by_parent = !annotation(object, annotations::POD_SUSPENDING_PARENT).is_empty();
     let default = if queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
-    if queue.is_empty() && default.is_none() && !config.manage_jobs_without_queue_name {
+    if queue.is_empty() && default.is_none() && !config.manage_jobs_without_queue_name && !by_parent {
         return;
     }
     let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
@@ -75,9 +78,6 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if metadata.owner_references.iter().flatten().any(|owner| of_nodes(&owner.kind)) {
         return;
     }
-    // The annotation marks pods of templates whose pods are queued for the owner, although the
-    // owner names a queue too.
-    let by_parent = !annotation(object, annotations::POD_SUSPENDING_PARENT).is_empty();
     let part = !by_parent && !matches!(ancestor_of_metadata(POD, &metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
@@ -88,6 +88,7 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
         queue = default.to_owned();
     }
     if queue.is_empty() && !config.manage_jobs_without_queue_name {
+        hold_for_owner(object, gates);
         return;
     }
     object["metadata"]["labels"][labels::MANAGED] = json!("true");
@@ -105,6 +106,21 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == stateful_set::PARENT {
         join_set(object, namespace, gates, lookup);
     }
+    describe(object, gates);
+}
+
+/// Gates a pod that its owner's controller puts into a queue later, with its group. The topology
+/// gate cannot be added then, so the pod has it from the start.
+fn hold_for_owner(object: &mut Value, gates: &Gates) {
+    add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
+    if gates.on(Gate::TopologyAwareScheduling) {
+        add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
+    }
+    describe(object, gates);
+}
+
+/// Adds the index of the pod in its group, and its role.
+fn describe(object: &mut Value, gates: &Gates) {
     let index = label(object, annotation(object, annotations::POD_GROUP_POD_INDEX_LABEL)).to_owned();
     if gates.on(Gate::TopologyAwareScheduling) && !index.is_empty() {
         object["metadata"]["labels"][labels::POD_GROUP_POD_INDEX] = json!(index);
@@ -248,9 +264,10 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>, gates: &Gates) -
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
     // A pod that was stored without webhooks gets its group later from the controllers, in
-    // [`held::settle_pod`].
-    let is_settled = before.is_none() && held::is_held(old) && !held::is_held(object);
-    if before != group && !is_settled {
+    // [`held::settle_pod`]. A pod that is not queued yet gets it from its owner's controller.
+    let is_settled = held::is_held(old) && !held::is_held(object);
+    let was_queued = label(old, labels::MANAGED) == "true";
+    if before != group && (before.is_some() || was_queued && !is_settled) {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
     }
     let retriable = |object| annotation(object, annotations::RETRIABLE_IN_GROUP) != "false";
@@ -361,6 +378,24 @@ mod tests {
         assert!(label(&pod, labels::POD_GROUP_NAME).starts_with("leaderworkerset-web-1-"), "{pod}");
         assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
         assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
+    }
+
+    #[test]
+    fn a_pod_that_an_owner_suspends_waits_for_the_queue_and_group_of_that_owner() {
+        let annotations = json!({annotations::POD_SUSPENDING_PARENT: "example.com/set"});
+        let pod = made(json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}));
+        let held = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE].map(|name| json!({"name": name}));
+        assert_eq!(pod["spec"]["schedulingGates"], json!(held));
+        assert_eq!(annotation(&pod, annotations::ROLE_HASH).len(), 8);
+        assert!(pod["metadata"]["labels"].is_null(), "it is not queued yet");
+        let mut queued = pod.clone();
+        queued["metadata"]["labels"] =
+            json!({labels::MANAGED: "true", labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"});
+        queued["metadata"]["annotations"][annotations::POD_GROUP_TOTAL_COUNT] = json!("1");
+        assert_eq!(wrong(&queued, Some(&pod)), Vec::<String>::new());
+        let mut alone = queued.clone();
+        alone["metadata"]["labels"].as_object_mut().expect("labels").remove(labels::POD_GROUP_NAME);
+        assert!(wrong(&queued, Some(&alone))[0].contains("immutable"), "a queued pod keeps its group");
     }
 
     #[test]
