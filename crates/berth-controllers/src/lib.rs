@@ -167,7 +167,8 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     }
     stores.devices =
         Devices::watched(manager, &config.resources.device_class_mappings, &config.gates(), &stores.workloads);
-    if config.integrations.enabled("statefulset") {
+    let reads_sets = [jobs::pods::stateful_set::PARENT, jobs::pods::replica::PARENT];
+    if reads_sets.iter().any(|integration| config.integrations.enabled(integration)) {
         stores.stateful_sets = manager.cache();
         stores.add_owners(stores.stateful_sets.clone());
     }

@@ -10,11 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
-use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
-use crate::jobs::pods::stateful_set;
+use crate::jobs::pods::{replica, stateful_set};
 
 /// A kind of object whose pods are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ impl PodOwner {
         match self {
             PodOwner::Deployment => "deployment",
             PodOwner::StatefulSet => stateful_set::PARENT,
-            PodOwner::LeaderWorkerSet => LWS_PARENT,
+            PodOwner::LeaderWorkerSet => replica::PARENT,
         }
     }
 
@@ -75,7 +74,7 @@ fn queue(object: &Value) -> &str {
 /// own. Such a StatefulSet has the set's labels, and that of the workers belongs to a pod.
 fn is_part_of_set(owner: PodOwner, object: &Value) -> bool {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
-    owner == PodOwner::StatefulSet && annotations[annotations::POD_SUSPENDING_PARENT] == LWS_PARENT
+    owner == PodOwner::StatefulSet && annotations[annotations::POD_SUSPENDING_PARENT] == replica::PARENT
 }
 
 fn replicas(object: &Value) -> i64 {
@@ -134,6 +133,22 @@ pub(super) fn default_pod_owner(
                 annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(pods.to_string());
             }
         }
+    }
+    if owner == PodOwner::LeaderWorkerSet && gates.on(Gate::TopologyAwareScheduling) {
+        number_workers(object);
+    }
+}
+
+/// Ranks the workers of a replica with a leader template of its own from 0: their index starts with 1, and
+/// they are a pod set of their own, unless leader and workers are grouped.
+fn number_workers(object: &mut Value) {
+    let template = &mut object["spec"]["leaderWorkerTemplate"];
+    if !template["leaderTemplate"].is_object() {
+        return;
+    }
+    let annotations = &mut template["workerTemplate"]["metadata"]["annotations"];
+    if annotations[annotations::PODSET_GROUP_NAME].is_null() {
+        annotations[annotations::POD_INDEX_OFFSET] = json!("1");
     }
 }
 
@@ -233,7 +248,7 @@ mod tests {
         let part = |replicas: i64| {
             let mut part = set(replicas, "1", Value::Null);
             part["spec"]["template"]["metadata"]["annotations"] =
-                json!({annotations::POD_SUSPENDING_PARENT: LWS_PARENT});
+                json!({annotations::POD_SUSPENDING_PARENT: replica::PARENT});
             part
         };
         let mut object = part(2);
@@ -307,6 +322,22 @@ mod tests {
         let left = set(0, "1", json!({"replicas": 2}));
         assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "old pods still exist");
         assert_eq!(wrong(&set(3, "2", Value::Null), &three).len(), 1);
+    }
+
+    #[test]
+    fn workers_beside_a_leader_of_their_own_kind_are_ranked_from_zero() {
+        let offset = |template: Value| {
+            let metadata = json!({"name": "web", "labels": {labels::QUEUE_NAME: "q"}});
+            let mut set = json!({"metadata": metadata, "spec": {"leaderWorkerTemplate": template}});
+            let (config, gates) = (Config::default(), Gates::default());
+            default_pod_owner(PodOwner::LeaderWorkerSet, &mut set, true, "team", &config, &gates, &nothing);
+            let worker = &set["spec"]["leaderWorkerTemplate"]["workerTemplate"];
+            worker["metadata"]["annotations"][annotations::POD_INDEX_OFFSET].clone()
+        };
+        assert_eq!(offset(json!({"leaderTemplate": {}, "workerTemplate": {}})), "1");
+        assert_eq!(offset(json!({"workerTemplate": {}})), Value::Null);
+        let grouped = json!({"metadata": {"annotations": {annotations::PODSET_GROUP_NAME: "g"}}});
+        assert_eq!(offset(json!({"leaderTemplate": grouped, "workerTemplate": grouped})), Value::Null);
     }
 
     #[test]

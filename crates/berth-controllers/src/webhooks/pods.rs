@@ -17,16 +17,12 @@ use super::{Lookup, held, topology};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
-use crate::jobs::naming;
-use crate::jobs::pods::{shape, stateful_set};
+use crate::jobs::pods::{replica, shape, stateful_set};
 
 /// Labels and annotations on pods of a LeaderWorkerSet.
-const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
 const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
-/// The value of the suspending-parent annotation in a LeaderWorkerSet's templates.
-pub(super) const LWS_PARENT: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
 
 /// Annotations that request a topology.
 const TOPOLOGY: [&str; 5] = [
@@ -100,7 +96,7 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
         // topology, it is removed with the other gate.
         add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
     }
-    if annotation(object, annotations::POD_SUSPENDING_PARENT) == LWS_PARENT {
+    if annotation(object, annotations::POD_SUSPENDING_PARENT) == replica::PARENT {
         join_replica(object, namespace, gates, lookup);
     }
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == stateful_set::PARENT {
@@ -157,7 +153,7 @@ fn assigns_topology(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
 
 /// Puts the pods of one replica of a LeaderWorkerSet, leader and workers, into one group.
 fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
-    let set = label(object, LWS_NAME).to_owned();
+    let set = label(object, replica::SET_NAME).to_owned();
     let size = annotation(object, LWS_SIZE).to_owned();
     let index = match label(object, LWS_GROUP_INDEX) {
         // The leader is created by a StatefulSet, so its name ends in the replica's index.
@@ -165,19 +161,34 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
         index => Some(index.to_owned()),
     };
     let Some(index) = index.filter(|_| !set.is_empty() && !size.is_empty()) else { return };
-    let kind = naming::OwnerKind { group: "leaderworkerset.x-k8s.io".into(), kind: "LeaderWorkerSet".into() };
-    let group = naming::workload_name(&format!("{set}-{index}"), "", &kind, gates);
+    let found = lookup(replica::GROUP, "leaderworkersets", namespace, &set);
+    let uid = found.as_ref().and_then(|set| set["metadata"]["uid"].as_str()).unwrap_or_default();
+    let workload = |name: &str| workload_metadata(namespace, name, lookup);
+    let group = replica::group_name(&set, uid, &index, gates, workload);
     let leads = matches!(label(object, LWS_WORKER_INDEX), "" | "0");
-    let own_leader = lookup(&kind.group, "leaderworkersets", namespace, &set)
-        .is_some_and(|set| set["spec"]["leaderWorkerTemplate"]["leaderTemplate"].is_object());
+    // Outside of the embedded cluster, only the metadata of the set is known.
+    let template = found.as_ref().map(|set| &set["spec"]["leaderWorkerTemplate"]).filter(|it| it.is_object());
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
     let annotations = &mut object["metadata"]["annotations"];
     annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(size);
     annotations[annotations::POD_GROUP_SERVING] = json!("true");
     annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!(LWS_WORKER_INDEX);
-    if own_leader {
-        annotations[annotations::ROLE_HASH] = json!(if leads { "leader" } else { "worker" });
+    match template {
+        Some(template) if template["leaderTemplate"].is_object() => {
+            annotations[annotations::ROLE_HASH] = json!(if leads { "leader" } else { "worker" });
+        }
+        // All pods are equal, and the workers may wait for a leader that is ready.
+        Some(_) => {
+            annotations[annotations::ROLE_HASH] = json!(stateful_set::ROLE);
+            annotations[annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
+        }
+        None => {}
     }
+}
+
+fn workload_metadata(namespace: &str, name: &str, lookup: Lookup<'_>) -> Option<ObjectMeta> {
+    let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
+    ObjectMeta::deserialize(&workload["metadata"]).ok()
 }
 
 /// Puts the pods of a StatefulSet into one group, named by the set and its UID, so that a new set of
@@ -191,11 +202,7 @@ fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
-    let workload = |name: &str| {
-        let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
-        ObjectMeta::deserialize(&workload["metadata"]).ok()
-    };
-    let group = stateful_set::group_name(set, uid, gates, workload);
+    let group = stateful_set::group_name(set, uid, gates, |name| workload_metadata(namespace, name, lookup));
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
 }
 
@@ -373,11 +380,42 @@ mod tests {
     #[test]
     fn pods_of_a_replica_form_a_group() {
         let pod = made(json!({"metadata": {"name": "web-1-2",
-            "labels": {labels::QUEUE_NAME: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
-            "annotations": {annotations::POD_SUSPENDING_PARENT: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));
+            "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
+            "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}}));
         assert!(label(&pod, labels::POD_GROUP_NAME).starts_with("leaderworkerset-web-1-"), "{pod}");
         assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
         assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
+    }
+
+    #[test]
+    fn equal_pods_of_a_replica_are_admitted_with_its_first_pod_under_kueues_names() {
+        let of = |template: Value, workloads: &[&str]| {
+            let found = |_: &str, resource: &str, _: &str, name: &str| {
+                let set = json!({"metadata": {"name": "web", "uid": "u"}, "spec": {"leaderWorkerTemplate": template}});
+                let annotations = json!({annotations::IS_GROUP_WORKLOAD: "true"});
+                let workload = json!({"metadata": {"name": name, "annotations": annotations}});
+                match resource {
+                    "leaderworkersets" => Some(Arc::new(set)),
+                    "workloads" => workloads.contains(&name).then(|| Arc::new(workload)),
+                    _ => None,
+                }
+            };
+            let mut pod = json!({"metadata": {"name": "web-0",
+                "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_WORKER_INDEX: "0"},
+                "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}});
+            let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+            Webhooks::new(Config::default()).mutate(request, &mut pod, &found).expect("it is fine");
+            let of = |key: &str| annotation(&pod, key).to_owned();
+            let name = label(&pod, labels::POD_GROUP_NAME).to_owned();
+            (name, of(annotations::ROLE_HASH), of(annotations::POD_GROUP_FAST_ADMISSION))
+        };
+        let [usual, earlier] = ["u", ""].map(|uid| replica::group_name("web", uid, "0", &Gates::default(), |_| None));
+        assert_ne!(usual, earlier);
+        let alike = |name: &String| (name.clone(), "main".to_owned(), "true".to_owned());
+        assert_eq!(of(json!({"workerTemplate": {}}), &[]), alike(&usual));
+        assert_eq!(of(json!({"workerTemplate": {}}), &[&earlier]), alike(&earlier), "from before an upgrade");
+        let two = json!({"leaderTemplate": {}, "workerTemplate": {}});
+        assert_eq!(of(two, &[]), (usual, "leader".to_owned(), String::new()));
     }
 
     #[test]

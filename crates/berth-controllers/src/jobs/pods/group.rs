@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::{Unit, shape};
+use super::{Unit, replica, shape};
 use crate::gates::{Gate, Gates};
 use crate::jobs::Finished;
 use crate::jobs::topology::{self, Ranks};
@@ -263,7 +263,8 @@ impl<'a> Group<'a> {
         let sets = &workload.spec.pod_sets;
         let is_known = |pod: &Pod| sets.iter().any(|set| set.name == role(pod));
         let waits = |pod: &&Arc<Pod>| is_gated(pod) && !is_deleting(pod);
-        let only = sets.first().filter(|_| sets.len() == 1 && self.is_serving() && self.is_fast());
+        let is_alike = self.is_fast() || replica::is_part(self.first());
+        let only = sets.first().filter(|_| sets.len() == 1 && self.is_serving() && is_alike);
         let unknown = self.pods.iter().filter(waits).filter(|pod| !is_known(pod));
         unknown
             .filter_map(|pod| {

@@ -11,6 +11,7 @@ pub mod group;
 pub mod import;
 mod prebuilt;
 pub mod reconcile;
+pub(crate) mod replica;
 pub mod shape;
 pub(crate) mod stateful_set;
 #[cfg(test)]

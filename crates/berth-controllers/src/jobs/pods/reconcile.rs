@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 
 use super::group::{self, Group};
-use super::{Unit, kind, prebuilt, stateful_set};
+use super::{Unit, kind, prebuilt, replica, stateful_set};
 use crate::conditions;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, copies_annotation, remove_finalizer};
@@ -104,7 +104,13 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
         let found = context.stores.named_owner(namespace, owner).flatten();
         found.is_some_and(|metadata| metadata.uid.as_deref() == Some(&owner.uid))
     });
-    if lives && workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload) {
+    let continues = workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload);
+    if let Some(set) = parent.filter(|_| continues)
+        && replica::without_pods(context, namespace, set, &workload, plan)
+    {
+        return;
+    }
+    if lives && continues {
         return stateful_set::put_on_hold(context, workload, plan);
     }
     if context.gates.on(Gate::FinishOrphanedWorkloads)
@@ -322,8 +328,9 @@ impl Reconcile<'_> {
         }
         if self.group.is_group() {
             workload.annotations_mut().insert(annotations::IS_GROUP_WORKLOAD.to_owned(), "true".to_owned());
-            if let Some(set) = set_of(first) {
-                workload.labels_mut().insert(labels::JOB_UID.to_owned(), set.uid.clone());
+            let set = set_of(first).map(|set| set.uid.clone());
+            if let Some(uid) = set.or_else(|| Some(replica::set_of(self.context.stores, first)?.uid)) {
+                workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
             }
         } else {
             workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
@@ -356,10 +363,12 @@ impl Reconcile<'_> {
         let owners = workload.metadata.owner_references.get_or_insert_default();
         let before = owners.len();
         for pod in self.group.pods() {
-            if let Some(set) = set_of(pod)
+            let set =
+                set_of(pod).map(|set| OwnerReference { controller: None, block_owner_deletion: None, ..set.clone() });
+            if let Some(set) = set.or_else(|| replica::set_of(self.context.stores, pod))
                 && owners.iter().all(|owner| owner.uid != set.uid)
             {
-                owners.push(OwnerReference { controller: None, block_owner_deletion: None, ..set.clone() });
+                owners.push(set);
             }
             let uid = pod.uid().unwrap_or_default();
             if owners.iter().any(|owner| owner.uid == uid) || group::is_deleting(pod) {

@@ -48,17 +48,27 @@ pub(crate) fn group_name(
     gates: &Gates,
     workload: impl Fn(&str) -> Option<ObjectMeta>,
 ) -> String {
-    let [usual, earlier] = group_names(name, uid, gates);
-    let exists = |name: &str| workload(name).is_some_and(|metadata| is_of_set(&metadata, uid));
+    existing_name(group_names(name, uid, gates), &kind(), uid, workload)
+}
+
+/// The name of a group that a set of this kind owns: the second one if only its Workload exists, and the
+/// first one otherwise.
+pub(crate) fn existing_name(
+    [usual, earlier]: [String; 2],
+    kind: &OwnerKind,
+    uid: &str,
+    workload: impl Fn(&str) -> Option<ObjectMeta>,
+) -> String {
+    let exists = |name: &str| workload(name).is_some_and(|metadata| is_of_set(&metadata, kind, uid));
     if !exists(&usual) && exists(&earlier) { earlier } else { usual }
 }
 
 /// True if a Workload can belong to the set with this UID: a pod group made it, and no other set owns
 /// it.
-fn is_of_set(workload: &ObjectMeta, uid: &str) -> bool {
+fn is_of_set(workload: &ObjectMeta, kind: &OwnerKind, uid: &str) -> bool {
     let annotations = workload.annotations.as_ref();
     let of_group = annotations.and_then(|annotations| annotations.get(annotations::IS_GROUP_WORKLOAD));
-    let mut sets = workload.owner_references.iter().flatten().filter(|owner| owner.kind == kind().kind);
+    let mut sets = workload.owner_references.iter().flatten().filter(|owner| owner.kind == kind.kind);
     of_group.is_some_and(|value| value == "true")
         && workload.deletion_timestamp.is_none()
         && sets.all(|owner| owner.uid == uid)

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::reconcile::reconcile;
-use super::{Unit, group};
+use super::{Unit, group, replica};
 use crate::conditions;
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
@@ -585,4 +585,34 @@ fn pods_of_a_serving_group_have_its_only_role() {
     assert_eq!(renamed, [("b".to_owned(), "r".to_owned())], "an earlier version named the role");
     let batch = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "main", true, "Pending")]);
     assert!(batch.error.is_some(), "{:?}", batch.steps);
+}
+
+#[test]
+fn the_workload_of_a_replica_names_its_leader_worker_set() {
+    let world = World::new();
+    let set = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "leaders", "ownerReferences": [
+        {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "web", "uid": "set",
+            "controller": true}]}});
+    world.stores.stateful_sets.observe(read::<StatefulSet>(set));
+    let member = |name: &str| {
+        let mut pod = pod(name, "r", true, "Pending");
+        pod["metadata"]["labels"][replica::SET_NAME] = json!("web");
+        pod["metadata"]["annotations"][annotations::POD_SUSPENDING_PARENT] = json!(replica::PARENT);
+        pod
+    };
+    let plan = world.reconcile(&[member("web-0"), member("web-0-1")]);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(workload.labels()[labels::JOB_UID], "set");
+    // A group that an earlier version admitted keeps the name of its role.
+    world.with_workload(&ADMITTED);
+    let later = |name: &str, role: &str| {
+        let mut pod = member(name);
+        pod["metadata"]["annotations"][annotations::ROLE_HASH] = json!(role);
+        pod["metadata"]["annotations"][annotations::POD_GROUP_SERVING] = json!("true");
+        pod
+    };
+    let plan = world.reconcile(&[later("web-0", "r"), later("web-0-1", "main")]);
+    let renamed: Vec<_> =
+        patched(&plan).iter().map(|pod| (pod.name_any(), pod.annotations()[annotations::ROLE_HASH].clone())).collect();
+    assert_eq!(renamed, [("web-0-1".to_owned(), "r".to_owned())]);
 }
