@@ -23,6 +23,7 @@ use crate::jobs::pods::{replica, shape, stateful_set};
 const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
+const LWS_LEADER_NAME: &str = "leaderworkerset.sigs.k8s.io/leader-name";
 
 /// Annotations that request a topology.
 const TOPOLOGY: [&str; 5] = [
@@ -165,10 +166,14 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     let uid = found.as_ref().and_then(|set| set["metadata"]["uid"].as_str()).unwrap_or_default();
     let workload = |name: &str| workload_metadata(namespace, name, lookup);
     let group = replica::group_name(&set, uid, &index, gates, workload);
-    let leads = matches!(label(object, LWS_WORKER_INDEX), "" | "0");
+    let own_index = index_in_replica(object);
+    let leads = own_index == "0";
     // Outside of the embedded cluster, only the metadata of the set is known.
     let template = found.as_ref().map(|set| &set["spec"]["leaderWorkerTemplate"]).filter(|it| it.is_object());
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
+    if gates.on(Gate::TopologyAwareScheduling) {
+        object["metadata"]["labels"][labels::POD_GROUP_POD_INDEX] = json!(own_index);
+    }
     let annotations = &mut object["metadata"]["annotations"];
     annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(size);
     annotations[annotations::POD_GROUP_SERVING] = json!("true");
@@ -183,6 +188,17 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
             annotations[annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
         }
         None => {}
+    }
+}
+
+/// Index of a pod in its replica. LeaderWorkerSet's webhook sets the label, maybe after this one. Until
+/// then the names of workers, which have an annotation from their template, end in it.
+fn index_in_replica(object: &Value) -> String {
+    let ordinal = object["metadata"]["name"].as_str().and_then(|name| Some(name.rsplit_once('-')?.1));
+    match label(object, LWS_WORKER_INDEX) {
+        "" if annotation(object, LWS_LEADER_NAME).is_empty() => "0".to_owned(),
+        "" => ordinal.unwrap_or_default().to_owned(),
+        known => known.to_owned(),
     }
 }
 
@@ -416,6 +432,28 @@ mod tests {
         assert_eq!(of(json!({"workerTemplate": {}}), &[&earlier]), alike(&earlier), "from before an upgrade");
         let two = json!({"leaderTemplate": {}, "workerTemplate": {}});
         assert_eq!(of(two, &[]), (usual, "leader".to_owned(), String::new()));
+    }
+
+    #[test]
+    fn a_worker_is_known_before_it_has_its_index() {
+        let of = |name: &str, annotations: Value| {
+            let set = |_: &str, resource: &str, _: &str, _: &str| {
+                let template = json!({"leaderTemplate": {}, "workerTemplate": {}});
+                let set = json!({"metadata": {"uid": "u"}, "spec": {"leaderWorkerTemplate": template}});
+                (resource == "leaderworkersets").then(|| Arc::new(set))
+            };
+            let labels = json!({labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "0"});
+            let mut pod = json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}, "spec": {}});
+            let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+            Webhooks::new(Config::default()).mutate(request, &mut pod, &set).expect("it is fine");
+            let index = label(&pod, labels::POD_GROUP_POD_INDEX).to_owned();
+            (annotation(&pod, annotations::ROLE_HASH).to_owned(), index)
+        };
+        let parent = (annotations::POD_SUSPENDING_PARENT, replica::PARENT);
+        let leader = of("web-0", json!({parent.0: parent.1, LWS_SIZE: "4"}));
+        assert_eq!(leader, ("leader".to_owned(), "0".to_owned()));
+        let worker = of("web-0-3", json!({parent.0: parent.1, LWS_SIZE: "4", LWS_LEADER_NAME: "web-0"}));
+        assert_eq!(worker, ("worker".to_owned(), "3".to_owned()));
     }
 
     #[test]
