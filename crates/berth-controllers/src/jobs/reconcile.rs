@@ -79,7 +79,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
         Ok(None) => (None, unqueued::reason(context, key, job)),
         Ok(Some(ancestor)) => {
             let owner = format!("{} {}", ancestor.reference.kind, ancestor.reference.name);
-            (Some(ancestor), Ok(Some(Unqueued::ByJob(format!("the job is part of {owner}")))))
+            (Some(ancestor), unqueued::reason_of_part(context, &key.namespace, owner).map(Some))
         }
         Err(error) => {
             if error == PlanError::NestingTooDeep {

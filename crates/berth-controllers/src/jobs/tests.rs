@@ -232,3 +232,23 @@ fn a_job_without_pod_templates_gets_an_event_instead_of_a_workload() {
     assert_eq!(event.message, "MPIJob j has no pod templates, so it cannot be queued");
     assert!(event.is_warning());
 }
+
+#[test]
+fn a_part_of_a_job_runs_freely_in_a_namespace_that_is_not_selected() {
+    let steps = |selected: &str| {
+        let stores = Stores::by_hand();
+        stores.namespaces.observe(read::<Namespace>(json!({"metadata": {"name": "ns", "labels": {"queued": "yes"}}})));
+        stores.job_sets.observe(read(json!({"metadata": {"name": "set", "namespace": "ns", "uid": "s"}, "spec": {}})));
+        let job: Job = read(json!({"metadata": {"name": "j", "namespace": "ns", "uid": "u", "ownerReferences": [
+                {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "s",
+                    "controller": true}]},
+            "spec": {"suspend": false, "template": {"spec": {"restartPolicy": "Never", "containers": []}}}}));
+        let mut config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
+        config.managed_jobs_namespace_selector = read(json!({"matchLabels": {"queued": selected}}));
+        let (gates, now) = (Gates::default(), NOW.parse().expect("a time"));
+        let context = Context { stores: &stores, config: &config, gates: &gates, now };
+        reconcile(context, &ObjectKey::of(&job), Some(&job)).steps.len()
+    };
+    assert_eq!(steps("yes"), 2, "it is suspended, with an event, until the JobSet is admitted");
+    assert_eq!(steps("other"), 0, "the JobSet is not managed");
+}

@@ -34,11 +34,21 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     if is_named && !context.gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected) {
         return Ok(None);
     }
-    let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
-        return Err(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
+    Ok((!is_selected(context, &key.namespace)?).then_some(Unqueued::ByNamespace))
+}
+
+/// Why a part of a managed job is not queued: `what` says of which job. In a namespace that is not
+/// selected, its job is not managed.
+pub(super) fn reason_of_part(context: Context<'_>, namespace: &str, what: String) -> Result<Unqueued, PlanError> {
+    let by_job = Unqueued::ByJob(format!("the job is part of {what}"));
+    Ok(if is_selected(context, namespace)? { by_job } else { Unqueued::ByNamespace })
+}
+
+fn is_selected(context: Context<'_>, namespace: &str) -> Result<bool, PlanError> {
+    let Some(labels) = context.stores.namespace_labels(namespace) else {
+        return Err(PlanError::Other(format!("namespaces {namespace:?} not found")));
     };
-    let is_selected = selector::matches(&config.managed_jobs_namespace_selector, &labels);
-    Ok((!is_selected).then_some(Unqueued::ByNamespace))
+    Ok(selector::matches(&context.config.managed_jobs_namespace_selector, &labels))
 }
 
 /// Deletes the Workloads of a job that is not queued or no longer queued. They would wait forever,
