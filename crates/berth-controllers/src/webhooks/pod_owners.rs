@@ -114,12 +114,13 @@ pub(super) fn default_pod_owner(
     let pods = replicas(object);
     for pointer in owner.templates() {
         let Some(template) = object.pointer_mut(pointer).filter(|template| template.is_object()) else { continue };
-        let labels = &mut template["metadata"]["labels"];
+        // Access by index adds the field, and a definition may reject labels that are null.
+        let metadata = &mut template["metadata"];
         if !queue.is_empty() {
-            labels[labels::QUEUE_NAME] = json!(queue);
+            metadata["labels"][labels::QUEUE_NAME] = json!(queue);
         }
         if !class.is_null() {
-            labels[labels::PRIORITY_CLASS] = class.clone();
+            metadata["labels"][labels::PRIORITY_CLASS] = class.clone();
         }
         let annotations = &mut template["metadata"]["annotations"];
         annotations[annotations::POD_SUSPENDING_PARENT] = json!(owner.framework());
@@ -322,6 +323,17 @@ mod tests {
         let left = set(0, "1", json!({"replicas": 2}));
         assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "old pods still exist");
         assert_eq!(wrong(&set(3, "2", Value::Null), &three).len(), 1);
+    }
+
+    #[test]
+    fn a_template_of_an_owner_without_a_queue_gets_no_labels() {
+        let mut set = json!({"metadata": {"name": "web"}, "spec": {"leaderWorkerTemplate": {"workerTemplate": {}}}});
+        let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
+        let gates = Gates::default();
+        default_pod_owner(PodOwner::LeaderWorkerSet, &mut set, true, "team", &config, &gates, &nothing);
+        let metadata = &set["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"];
+        let marked = json!({"annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT}});
+        assert_eq!(*metadata, marked, "labels that are null are no valid object");
     }
 
     #[test]
