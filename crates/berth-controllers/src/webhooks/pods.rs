@@ -170,7 +170,7 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     let leads = own_index == "0";
     // Outside of the embedded cluster, only the metadata of the set is known.
     let template = found.as_ref().map(|set| &set["spec"]["leaderWorkerTemplate"]).filter(|it| it.is_object());
-    object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
+    set_group(object, &group, gates);
     if gates.on(Gate::TopologyAwareScheduling) {
         object["metadata"]["labels"][labels::POD_GROUP_POD_INDEX] = json!(own_index);
     }
@@ -219,7 +219,16 @@ fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
     let group = stateful_set::group_name(set, uid, gates, |name| workload_metadata(namespace, name, lookup));
-    object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
+    set_group(object, &group, gates);
+}
+
+/// Names the group of a pod: in the label, by which clients select pods, or in the annotation, if the
+/// name is too long for a label.
+fn set_group(object: &mut Value, group: &str, gates: &Gates) {
+    let fits = names::is_label_value(group).is_empty();
+    let field = if fits || !gates.on(Gate::WorkloadIdentifierAnnotations) { "labels" } else { "annotations" };
+    let key = if field == "labels" { labels::POD_GROUP_NAME } else { annotations::POD_GROUP_NAME };
+    object["metadata"][field][key] = json!(group);
 }
 
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
@@ -432,6 +441,18 @@ mod tests {
         assert_eq!(of(json!({"workerTemplate": {}}), &[&earlier]), alike(&earlier), "from before an upgrade");
         let two = json!({"leaderTemplate": {}, "workerTemplate": {}});
         assert_eq!(of(two, &[]), (usual, "leader".to_owned(), String::new()));
+    }
+
+    #[test]
+    fn a_group_whose_name_is_too_long_for_a_label_has_it_in_the_annotation() {
+        let name = "a".repeat(50);
+        let labels = json!({labels::QUEUE_NAME: "q", replica::SET_NAME: name});
+        let annotations = json!({annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "3"});
+        let metadata = json!({"name": format!("{name}-0"), "labels": labels, "annotations": annotations});
+        let pod = made(json!({"metadata": metadata, "spec": {}}));
+        assert_eq!(label(&pod, labels::POD_GROUP_NAME), "");
+        assert!(annotation(&pod, annotations::POD_GROUP_NAME).starts_with("leaderworkerset-aaa"), "{pod}");
+        assert_eq!(wrong(&pod, None), Vec::<String>::new());
     }
 
     #[test]
