@@ -311,3 +311,22 @@ async fn a_rootless_container_has_namespaces_of_its_own() {
     assert!(matches!(other.await, Err(RuntimeError::Config(_))));
     node.runtime.remove_sandbox(&pod).await.unwrap();
 }
+
+#[test]
+fn a_rootless_container_runs_on_a_host_with_mounts_within_mounts() {
+    if !rustix::process::geteuid().is_root() {
+        berth_testing::skip("only root can mount file systems for this test");
+        return;
+    }
+    let script = "mount -t tmpfs outer /opt && mkdir /opt/inner && mount -t tmpfs inner /opt/inner && \
+                  exec \"$0\" --exact containers::a_rootless_container_has_namespaces_of_its_own --nocapture";
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert!(!text.contains("SKIPPED"), "{text}");
+}
