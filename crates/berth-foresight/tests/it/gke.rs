@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use berth_api::berth::NodePool;
-use berth_cluster::pools;
 use berth_embedded::{Embedded, Options};
 use berth_foresight::command::check::documents;
 use berth_foresight::live::State;
@@ -18,10 +16,11 @@ use berth_foresight::snapshot::{Changes, Snapshot};
 use berth_runtime::Clock;
 use berth_testing::shared;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use super::template;
 
 /// Run time of the scenario's jobs.
 const RUN_TIME: Duration = Duration::from_secs(480);
@@ -46,11 +45,6 @@ const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("kueue.x-k8s.io", "v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses", false),
     ("kueue.x-k8s.io", "v1beta2", "Workload", "workloads", true),
 ];
-
-fn template(pool: &NodePool) -> Vec<Node> {
-    let site = crate::site();
-    pools::zones(pool, &site).iter().map(|zone| pools::template(pool, &site, zone, "node")).collect()
-}
 
 fn resource(kind: &str, version: Option<&str>) -> (ApiResource, bool) {
     let (group, newest, kind, plural, namespaced) =
