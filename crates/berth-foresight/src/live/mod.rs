@@ -111,15 +111,26 @@ impl State {
         State { at: now, jobs }
     }
 
-    /// The place of a waiting job among those that wait in its cluster queue, from 1.
-    pub fn place(&self, job: &LiveJob) -> usize {
-        let order = |it: &LiveJob| {
-            let since = it.workload.evicted.as_ref().map_or(it.workload.created, |evicted| evicted.at);
-            (std::cmp::Reverse(it.workload.priority), since, it.workload.uid.clone())
+    /// The places of the jobs among those that wait in their cluster queues, from 1; 0 for jobs that
+    /// hold quota.
+    pub fn places(&self) -> Vec<usize> {
+        let mut places = vec![0; self.jobs.len()];
+        let mut queues: BTreeMap<Option<&Name>, Vec<usize>> = BTreeMap::new();
+        for (number, job) in self.jobs.iter().enumerate().filter(|(_, job)| !job.holds()) {
+            queues.entry(job.cluster_queue.as_ref()).or_default().push(number);
+        }
+        let order = |number: usize| {
+            let workload = &self.jobs[number].workload;
+            let since = workload.evicted.as_ref().map_or(workload.created, |evicted| evicted.at);
+            (std::cmp::Reverse(workload.priority), since, &workload.uid)
         };
-        let own = order(job);
-        let rivals = self.jobs.iter().filter(|it| !it.holds() && it.cluster_queue == job.cluster_queue);
-        1 + rivals.filter(|it| it.key != job.key && order(it) < own).count()
+        for mut numbers in queues.into_values() {
+            numbers.sort_by(|a, b| order(*a).cmp(&order(*b)));
+            for (place, number) in (1..).zip(numbers) {
+                places[number] = place;
+            }
+        }
+        places
     }
 }
 

@@ -8,6 +8,7 @@ mod forecasts;
 mod futures;
 mod gke;
 mod importers;
+mod live;
 mod packing;
 mod policies;
 mod real;
