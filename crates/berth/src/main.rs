@@ -31,6 +31,7 @@ mod node;
 mod node_health;
 mod page;
 mod populate;
+mod replay;
 mod run;
 mod team;
 mod template;
@@ -212,7 +213,7 @@ fn main() -> ExitCode {
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Team(options) => team::main(&options),
-        Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
+        Command::Replay(options) => report(replay::main(&options)),
         Command::Forecast(options) => foresee::forecast(&options),
         Command::WhatIf(options) => foresee::what_if(&options),
         Command::Snapshot(options) => foresee::snapshot(&options),

@@ -51,6 +51,8 @@ pub struct Future {
     pub jobs: Vec<JobFuture>,
     /// The periods in which they hold quota, and figures of the run.
     pub history: History,
+    /// True if the run ended at the limit of starts.
+    pub is_cut: bool,
 }
 
 /// When a run may stop.
@@ -58,10 +60,18 @@ pub struct Future {
 pub enum Until {
     /// When nothing more happens.
     TheEnd,
-    /// When this job was admitted, and its pods run.
-    Started(usize),
+    /// When this job was admitted.
+    Started {
+        /// Number of the job.
+        job: usize,
+        /// When so many waiting jobs were admitted before it.
+        starts_max: usize,
+    },
     /// When every waiting job was admitted.
-    AllStarted,
+    AllStarted {
+        /// When so many waiting jobs were admitted.
+        starts_max: usize,
+    },
 }
 
 /// The configuration of the engine for runs in virtual time.
@@ -102,15 +112,27 @@ fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, u
     let waits: Vec<bool> = load.jobs.iter().map(|job| job.workload.admission.is_none()).collect();
     let open = waits.iter().filter(|waits| **waits).count();
     let jobs = load.jobs.len();
-    let mut watch =
-        Watch { jobs: vec![JobFuture::default(); jobs], since: vec![Since::default(); jobs], waits, open, until };
+    let starts_max = match until {
+        Until::TheEnd => usize::MAX,
+        Until::Started { starts_max, .. } | Until::AllStarted { starts_max } => starts_max,
+    };
+    let mut watch = Watch {
+        jobs: vec![JobFuture::default(); jobs],
+        since: vec![Since::default(); jobs],
+        waits,
+        waited: open,
+        open,
+        starts_max,
+        until,
+    };
     let history = drive::run_on(load, config.clone(), &mut watch, capacity);
     let horizon = load.start.after(NEVER / 2);
+    let is_cut = watch.is_cut();
     let mut jobs = watch.jobs;
     for job in &mut jobs {
         job.forget_after(horizon);
     }
-    Future { jobs, history }
+    Future { jobs, history, is_cut }
 }
 
 /// Records what happens to each job.
@@ -120,8 +142,11 @@ struct Watch {
     since: Vec<Since>,
     /// True for jobs that were never admitted.
     waits: Vec<bool>,
-    /// Number of these jobs.
+    /// Number of jobs that wait at the start.
+    waited: usize,
+    /// Number of jobs that were never admitted.
     open: usize,
+    starts_max: usize,
     until: Until,
 }
 
@@ -135,6 +160,10 @@ struct Since {
 }
 
 impl Watch {
+    fn is_cut(&self) -> bool {
+        self.open > 0 && self.waited - self.open >= self.starts_max
+    }
+
     fn admit(&mut self, number: usize, admission: &Admission, at: Time) {
         let (job, since) = (&mut self.jobs[number], &mut self.since[number]);
         if since.holds.is_some() {
@@ -180,10 +209,11 @@ impl Probe for Watch {
     }
 
     fn is_enough(&self) -> bool {
-        match self.until {
-            Until::TheEnd => false,
-            Until::Started(number) => self.jobs.get(number).is_none_or(|job| job.admitted.is_some()),
-            Until::AllStarted => self.open == 0,
-        }
+        let is_there = match self.until {
+            Until::TheEnd => return false,
+            Until::Started { job, .. } => self.jobs.get(job).is_none_or(|job| job.admitted.is_some()),
+            Until::AllStarted { .. } => self.open == 0,
+        };
+        is_there || self.is_cut()
     }
 }

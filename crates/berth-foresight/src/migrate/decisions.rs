@@ -138,10 +138,11 @@ pub fn of_engine(objects: &Objects, now: Timestamp) -> Vec<Decision> {
 pub fn of_order(objects: &Objects, orders: &Orders, now: Timestamp) -> Vec<Decision> {
     let state = State::of(objects, now);
     let mut ours: BTreeMap<&str, Vec<(usize, Namespaced)>> = BTreeMap::new();
-    for job in state.jobs.iter().filter(|job| !job.holds() && !job.is_new) {
+    let waiting = state.jobs.iter().zip(state.places()).filter(|(job, _)| !job.holds() && !job.is_new);
+    for (job, place) in waiting {
         if let Some(queue) = &job.cluster_queue {
             let key = (job.key.namespace.to_string(), job.key.name.to_string());
-            ours.entry(queue).or_default().push((state.place(job), key));
+            ours.entry(queue).or_default().push((place, key));
         }
     }
     let mut decisions = Vec::new();

@@ -133,6 +133,19 @@ impl Objects {
                 self.limit_ranges.insert(key(&value), webhooks::typed(&value).map_err(|error| vec![error])?);
                 Ok(())
             }
+            ("resource.k8s.io", "ResourceClaimTemplate") if has_devices(&version) => {
+                let template = webhooks::typed(&value).map_err(|error| vec![error])?;
+                self.claim_templates.insert(in_namespace(key(&value)), template);
+                Ok(())
+            }
+            ("resource.k8s.io", "DeviceClass") if has_devices(&version) => {
+                self.device_classes.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
+                Ok(())
+            }
+            ("resource.k8s.io", "ResourceSlice") if has_devices(&version) => {
+                self.device_slices.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
+                Ok(())
+            }
             ("node.k8s.io", "RuntimeClass") => {
                 self.runtime_classes.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
                 Ok(())
@@ -180,6 +193,15 @@ impl Objects {
         }
         Ok(())
     }
+}
+
+/// True for the version in which devices are counted, as the controllers do.
+fn has_devices(version: &str) -> bool {
+    version == "resource.k8s.io/v1"
+}
+
+fn in_namespace((namespace, name): Namespaced) -> Namespaced {
+    (if namespace.is_empty() { "default".to_owned() } else { namespace }, name)
 }
 
 fn is_surrounding(group: &str, kind: &str) -> bool {
