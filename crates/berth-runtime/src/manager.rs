@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
+use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -18,7 +19,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 
 use crate::cache::Subscriber;
-use crate::inform::Source;
+use crate::inform::{AnyCache, Source};
 use crate::kinds::{Kinds, Serving};
 use crate::wire::Undecoded;
 use crate::work::Work;
@@ -198,10 +199,12 @@ impl Manager {
             return known.clone();
         }
         let cache: Cache<K> = Cache::new();
+        let resource = ApiResource::erase::<K>(&());
         let source = Source {
-            api: Api::<Undecoded<K>>::all(self.client.clone()),
+            api: Api::<Undecoded>::all_with(self.client.clone(), &resource),
+            resource,
             watches: self.watches.clone(),
-            cache: cache.clone(),
+            cache: Arc::new(cache.clone()),
             clock: self.clock.clone(),
             required,
             gate: self.gate.clone(),
@@ -241,8 +244,12 @@ impl Manager {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         let cache = self.cache::<K>();
-        let (api, kept, clock) = (Api::<Undecoded<K>>::all(self.client.clone()), cache.clone(), self.clock.clone());
-        let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), kept.clone(), clock.clone())) };
+        let resource = ApiResource::erase::<K>(&());
+        let api = Api::<Undecoded>::all_with(self.client.clone(), &resource);
+        let (kept, clock): (Arc<dyn AnyCache>, _) = (Arc::new(cache.clone()), self.clock.clone());
+        let read = move || -> BoxFuture<()> {
+            Box::pin(takeover::catch_up(resource.kind.clone(), api.clone(), kept.clone(), clock.clone()))
+        };
         self.catching_up.insert(TypeId::of::<K>(), Box::new(read));
         cache
     }
