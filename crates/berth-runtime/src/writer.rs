@@ -15,13 +15,18 @@ use crate::{Cache, Manager, is_already_exists, is_not_found, write};
 
 /// The reference of an object to its controlling owner.
 pub fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference { controller: Some(true), block_owner_deletion: Some(true), ..shared_by(owner) }
+}
+
+/// The reference of an object to an owner that does not control it.
+pub fn shared_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
         name: owner.name_any(),
         uid: owner.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
+        controller: None,
+        block_owner_deletion: None,
     }
 }
 

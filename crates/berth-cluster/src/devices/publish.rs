@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_api::berth::{NodePool, PoolDevices};
 use berth_runtime::{
-    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found,
+    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found, owned_by,
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{
@@ -75,14 +75,7 @@ fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, 
     }
     let slice = |(driver, devices): (&str, Vec<Device>)| {
         let name = format!("{}-{driver}", node.name_any());
-        let owner = OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: node.name_any(),
-            uid: node.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
+        let owner = OwnerReference { block_owner_deletion: None, ..owned_by(node) };
         let slice = ResourceSlice {
             metadata: ObjectMeta {
                 name: Some(name.clone()),

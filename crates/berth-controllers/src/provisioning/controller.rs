@@ -7,7 +7,9 @@ use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::kueue::events;
 use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving, owned_by,
+};
 use k8s_openapi::api::core::v1::PodTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -333,7 +335,7 @@ impl Controller {
         let request = requests.create(&params, request).await.map_err(Failure::Request)?;
         for template in templates {
             let mut owned = template.clone();
-            owned.metadata.owner_references = Some(vec![requests::owner(&request, true)]);
+            owned.metadata.owner_references = Some(vec![owned_by(&request)]);
             patch(&api, template, &owned, Part::Main, None).await.map_err(Failure::Template)?;
         }
         Ok(request)
@@ -374,7 +376,7 @@ mod tests {
         let mut request = ProvisioningRequest::default();
         assert!(is_own(None, &workload), "not in the cache yet");
         assert!(!is_own(Some(&request), &workload), "it has no owner");
-        request.metadata.owner_references = Some(vec![requests::owner(&workload, true)]);
+        request.metadata.owner_references = Some(vec![owned_by(&workload)]);
         assert!(is_own(Some(&request), &workload));
         workload.metadata.uid = Some("2".to_owned());
         assert!(!is_own(Some(&request), &workload), "its owner is an earlier workload of that name");
