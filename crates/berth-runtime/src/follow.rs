@@ -4,6 +4,7 @@
 //! [`Followed`] reads what its user may read: all namespaces, or else one. Its [`Sight`] says
 //! whether the cache is current, and why it is not.
 
+use berth_api::json::Json;
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use futures::stream::StreamExt;
 use kube::core::{ApiResource, NamespaceResourceScope, Status};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -63,7 +63,7 @@ pub struct Following<K> {
 
 impl<K> Followed<K>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
 {
     /// Follows a kind without namespaces, or the objects of all namespaces.
     pub fn all(client: &Client, following: Following<K>) -> Self {
@@ -91,7 +91,7 @@ where
 
 impl<K> Followed<K>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Send + Sync + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Json + Clone + Send + Sync + 'static,
 {
     /// Follows the objects of all namespaces, or those of `namespace` if the user may not list all.
     pub fn within_rights(client: &Client, namespace: &str, following: Following<K>) -> Self {

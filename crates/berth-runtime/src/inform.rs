@@ -1,5 +1,6 @@
 //! Fills one cache by list and watch, and keeps it up to date.
 
+use berth_api::json::Json;
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use futures::stream::StreamExt;
 use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
 
 use crate::kinds::Serving;
@@ -39,7 +39,7 @@ pub(crate) trait AnyCache: Send + Sync {
 
 impl<K> AnyCache for Cache<K>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
 {
     fn apply_if_new(&self, object: &Undecoded) {
         if self.knows(object) {

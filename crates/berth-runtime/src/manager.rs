@@ -1,5 +1,6 @@
 //! The manager, which runs caches and controllers.
 
+use berth_api::json::Json;
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -14,7 +15,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 
@@ -155,7 +155,7 @@ impl Manager {
     /// Returns the cache of a kind over all namespaces. All callers share one watch per kind.
     pub fn cache<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(true)
     }
@@ -174,7 +174,7 @@ impl Manager {
     /// cache keeps its objects.
     pub fn cache_if_served<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(false)
     }
@@ -193,7 +193,7 @@ impl Manager {
     /// Returns the cache of a kind, and adds its informer on the first call.
     fn cache_of<K>(&mut self, required: bool) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         if let Some(known) = self.caches.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Cache<K>>()) {
             return known.clone();
@@ -241,7 +241,7 @@ impl Manager {
     /// the last writes of the previous leader yet.
     pub fn cache_to_decide_by<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         let cache = self.cache::<K>();
         let resource = ApiResource::erase::<K>(&());

@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::fmt::{Debug, Formatter};
 use std::ops::Range;
 
+use berth_api::json::Json;
 use berth_apimachinery::managed_text;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -29,8 +29,8 @@ pub(crate) struct Undecoded {
 
 impl Undecoded {
     /// Decodes the object without `managedFields`.
-    pub(crate) fn decode<K: DeserializeOwned>(&self) -> Result<K, serde_json::Error> {
-        decode_without(self.text.get(), self.managed.clone())
+    pub(crate) fn decode<K: Json>(&self) -> Result<K, serde_json::Error> {
+        K::from_json_text(&without(self.text.get(), self.managed.clone()))
     }
 }
 
@@ -46,7 +46,8 @@ impl<'de> Deserialize<'de> for Undecoded {
         let (range, managed) =
             managed_text::metadata(text.get().as_bytes()).ok_or_else(|| serde::de::Error::missing_field("metadata"))?;
         let within = managed.clone().map(|managed| managed.start - range.start..managed.end - range.start);
-        let metadata: Identity = decode_without(&text.get()[range], within).map_err(serde::de::Error::custom)?;
+        let metadata: Identity =
+            serde_json::from_str(&without(&text.get()[range], within)).map_err(serde::de::Error::custom)?;
         let metadata = ObjectMeta {
             name: metadata.name,
             namespace: metadata.namespace,
@@ -98,20 +99,17 @@ impl Resource for Undecoded {
 }
 
 /// Decodes an object without its `metadata.managedFields`.
-pub fn decode<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
-    decode_without(text, managed_text::managed_fields(text.as_bytes()))
+pub fn decode<K: Json>(text: &str) -> Result<K, serde_json::Error> {
+    K::from_json_text(&without(text, managed_text::managed_fields(text.as_bytes())))
 }
 
-fn decode_without<K: DeserializeOwned>(text: &str, range: Option<Range<usize>>) -> Result<K, serde_json::Error> {
-    match range {
-        Some(range) => {
-            let mut lean = String::with_capacity(text.len() - range.len());
-            lean.push_str(&text[..range.start]);
-            lean.push_str(&text[range.end..]);
-            serde_json::from_str(&lean)
-        }
-        None => serde_json::from_str(text),
-    }
+/// The text without this part.
+fn without(text: &str, range: Option<Range<usize>>) -> Cow<'_, str> {
+    let Some(range) = range else { return Cow::Borrowed(text) };
+    let mut lean = String::with_capacity(text.len() - range.len());
+    lean.push_str(&text[..range.start]);
+    lean.push_str(&text[range.end..]);
+    Cow::Owned(lean)
 }
 
 #[cfg(test)]
@@ -121,9 +119,8 @@ mod tests {
 
     use super::*;
 
-    fn without(text: &str) -> Value {
-        let range = managed_text::managed_fields(text.as_bytes());
-        let lean = range.map_or_else(|| text.to_owned(), |r| format!("{}{}", &text[..r.start], &text[r.end..]));
+    fn lean(text: &str) -> Value {
+        let lean = without(text, managed_text::managed_fields(text.as_bytes()));
         serde_json::from_str(&lean).unwrap_or_else(|error| panic!("{lean}: {error}"))
     }
 
@@ -143,11 +140,11 @@ mod tests {
         ];
         for shape in shapes {
             let expected = json!({"kind": "K", "metadata": {"name": "n"}, "data": {"managedFields": "x"}});
-            assert_eq!(without(&shape), expected, "{shape}");
+            assert_eq!(lean(&shape), expected, "{shape}");
         }
-        assert_eq!(without(r#"{"metadata":{"managedFields":null}}"#), json!({"metadata": {}}));
+        assert_eq!(lean(r#"{"metadata":{"managedFields":null}}"#), json!({"metadata": {}}));
         assert_eq!(
-            without(r#"{"spec":{"metadata":{"managedFields":[]}}}"#)["spec"]["metadata"]["managedFields"],
+            lean(r#"{"spec":{"metadata":{"managedFields":[]}}}"#)["spec"]["metadata"]["managedFields"],
             json!([])
         );
     }

@@ -128,7 +128,7 @@ impl Reconciler for Publisher {
         let wanted = wanted(&node, &name, devices);
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         for slice in self.by_node.get(&key.name).iter().filter(|slice| !wanted.contains_key(&slice.name_any())) {
-            match api.delete(&slice.name_any(), &DeleteParams::default()).await {
+            match berth_runtime::write::delete(&api, &slice.name_any(), &DeleteParams::default()).await {
                 Ok(_) => self.slices.observe_deleted(slice),
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

@@ -315,7 +315,7 @@ impl Controller {
         let api: Api<PodTemplate> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         for template in templates {
-            match api.create(&params, template).await {
+            match berth_runtime::write::create(&api, &params, template).await {
                 Ok(_) => {}
                 Err(error) if berth_runtime::is_already_exists(&error) => {
                     // An empty patch returns the object, so that no permission to read templates is
@@ -323,7 +323,9 @@ impl Controller {
                     let params =
                         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
                     let nothing = Patch::Merge(serde_json::json!({}));
-                    let found = api.patch(&template.name_any(), &params, &nothing).await.map_err(Failure::Template)?;
+                    let found = berth_runtime::write::patch(&api, &template.name_any(), &params, &nothing)
+                        .await
+                        .map_err(Failure::Template)?;
                     if !is_left(&found, workload, &request.name_any()) {
                         return Err(Failure::Template(error));
                     }
@@ -332,7 +334,7 @@ impl Controller {
             }
         }
         let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
-        let request = requests.create(&params, request).await.map_err(Failure::Request)?;
+        let request = berth_runtime::write::create(&requests, &params, request).await.map_err(Failure::Request)?;
         for template in templates {
             let mut owned = template.clone();
             owned.metadata.owner_references = Some(vec![owned_by(&request)]);
