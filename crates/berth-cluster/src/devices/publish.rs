@@ -7,7 +7,7 @@ use std::sync::Arc;
 use berth_api::berth::{NodePool, PoolDevices};
 use berth_api::devices::{pool_classes, published};
 use berth_runtime::{
-    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found,
+    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found, owned_by,
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{Device, DeviceClass, ResourcePool, ResourceSlice, ResourceSliceSpec};
@@ -55,14 +55,7 @@ fn node_owner(slice: &ResourceSlice) -> Option<&str> {
 fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, ResourceSlice> {
     let slice = |(driver, devices): (&str, Vec<Device>)| {
         let name = format!("{}-{driver}", node.name_any());
-        let owner = OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: node.name_any(),
-            uid: node.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
+        let owner = OwnerReference { block_owner_deletion: None, ..owned_by(node) };
         let slice = ResourceSlice {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -103,7 +96,7 @@ impl Reconciler for Publisher {
         let wanted = wanted(&node, &name, devices);
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         for slice in self.by_node.get(&key.name).iter().filter(|slice| !wanted.contains_key(&slice.name_any())) {
-            match api.delete(&slice.name_any(), &DeleteParams::default()).await {
+            match berth_runtime::write::delete(&api, &slice.name_any(), &DeleteParams::default()).await {
                 Ok(_) => self.slices.observe_deleted(slice),
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

@@ -26,6 +26,7 @@ pub mod topology;
 pub mod train_job;
 mod unqueued;
 
+use berth_api::json::Json;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -33,8 +34,6 @@ use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
 use berth_api::kueue::{annotations, labels};
 use berth_runtime::{Cache, ControllerBuilder};
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::gates::{Gate, Gates};
@@ -55,9 +54,8 @@ pub trait Job:
     Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
     + Clone
     + Debug
-    + Serialize
+    + Json
     + PartialEq
-    + DeserializeOwned
     + Send
     + Sync
     + 'static

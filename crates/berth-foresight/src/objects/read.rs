@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use berth_api::berth::ClusterConfiguration;
+use berth_api::json::Json;
 use berth_apimachinery::decode;
 use berth_controllers::configuration;
 use berth_controllers::jobs::preview;
 use berth_controllers::webhooks;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Document, Invalid, Namespaced, ObjectRef, Objects, Source, Sourced, pool, validate};
@@ -219,16 +219,12 @@ fn key(value: &Value) -> Namespaced {
     (text("namespace"), text("name"))
 }
 
-fn put<T: DeserializeOwned>(
-    map: &mut BTreeMap<String, Sourced<T>>,
-    value: &Value,
-    source: Option<Source>,
-) -> Result<(), String> {
+fn put<T: Json>(map: &mut BTreeMap<String, Sourced<T>>, value: &Value, source: Option<Source>) -> Result<(), String> {
     let object = webhooks::typed(value)?;
     insert(map, key(value).1, object, source)
 }
 
-fn put_namespaced<T: DeserializeOwned>(
+fn put_namespaced<T: Json>(
     map: &mut BTreeMap<Namespaced, Sourced<T>>,
     value: &Value,
     source: Option<Source>,

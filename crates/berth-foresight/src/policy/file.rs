@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::json::Json;
 use berth_api::kueue::v1beta2 as api;
 use berth_apimachinery::decode;
 use berth_controllers::configuration::{self, Config};
@@ -17,7 +18,6 @@ use berth_controllers::webhooks;
 use berth_engine::model::Labels;
 use berth_engine::{Event, Name};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Mapping, Policy, PolicyError, Prices, QueueRef, Rule};
@@ -245,6 +245,6 @@ fn active(check: berth_engine::model::AdmissionCheck) -> berth_engine::model::Ad
     berth_engine::model::AdmissionCheck { active: true, ..check }
 }
 
-fn typed<K: DeserializeOwned>(document: &Value) -> Result<K, String> {
+fn typed<K: Json>(document: &Value) -> Result<K, String> {
     webhooks::typed(document)
 }

@@ -10,6 +10,7 @@ pub mod ray;
 pub mod spark;
 mod template;
 
+use berth_api::json::Json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,8 +21,6 @@ use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::topology::{self, Ranks};
@@ -120,9 +119,8 @@ pub trait Described:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + std::fmt::Debug
-    + Serialize
+    + Json
     + PartialEq
-    + DeserializeOwned
     + Send
     + Sync
     + 'static

@@ -9,10 +9,9 @@ use berth_api::kueue::reasons::admission;
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::well_known;
-use berth_runtime::ObjectKey;
+use berth_runtime::{ObjectKey, shared_by};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
 use crate::gates::Gates;
@@ -111,15 +110,8 @@ fn own(workload: &mut Workload, set: &StatefulSet) -> bool {
     if workload.owner_references().iter().any(|owner| owner.uid == uid) {
         return false;
     }
-    workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid.clone());
-    workload.metadata.owner_references.get_or_insert_default().push(OwnerReference {
-        api_version: StatefulSet::api_version(&()).into_owned(),
-        kind: kind().kind,
-        name: set.name_any(),
-        uid,
-        controller: None,
-        block_owner_deletion: None,
-    });
+    workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
+    workload.metadata.owner_references.get_or_insert_default().push(shared_by(set));
     true
 }
 
