@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_engine::model::{Time, WorkloadKey};
 use berth_engine::{Event, Name};
 
-use super::future::{self, Future, Until};
+use super::future::{self, Future, Places, Until};
 use super::run_times::{RunTime, RunTimes};
 use super::{LiveJob, State};
 use crate::live::capacity::Pools;
@@ -175,9 +175,10 @@ pub fn forecast(state: &State, prospect: &Prospect, plan: Plan) -> Vec<JobForeca
     let until = plan.only.map_or(Until::AllStarted, Until::Started);
     let draws = if prospect.is_certain() { 1 } else { plan.draws.max(1) };
     let futures = drawn(prospect, draws, until);
+    let places = Places::of(&prospect.load, &prospect.config);
     let waiting = state.jobs.iter().enumerate().filter(|(_, job)| !job.holds());
     let wanted = waiting.filter(|(number, _)| plan.only.is_none_or(|only| only == *number));
-    wanted.map(|(number, job)| of_job(state, prospect, &futures, number, job)).collect()
+    wanted.map(|(number, job)| of_job(state, prospect, &futures, number, places.of_job(job))).collect()
 }
 
 /// The futures of all draws, as many at once as there are CPUs. Draws are independent, so the result
@@ -206,7 +207,8 @@ fn drawn(prospect: &Prospect, draws: usize, until: Until) -> Vec<Future> {
     all.into_iter().map(|(_, future)| future).collect()
 }
 
-fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize, job: &LiveJob) -> JobForecast {
+fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize, place: usize) -> JobForecast {
+    let job = &state.jobs[number];
     let mut order: Vec<(Time, usize)> = futures
         .iter()
         .enumerate()
@@ -223,7 +225,7 @@ fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize,
         key: job.key.clone(),
         owner: job.owner.clone(),
         cluster_queue: job.cluster_queue.clone(),
-        place: state.place(job),
+        place,
         median,
         p90,
         running: median.and(of_job.running),

@@ -16,7 +16,7 @@ pub mod future;
 pub mod run_times;
 pub mod what_if;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
@@ -90,11 +90,11 @@ impl State {
         let pods = pods_by_owner(objects);
         let mut jobs: Vec<LiveJob> =
             objects.workloads.values().filter_map(|workload| live_job(objects, &workload.object, &pods, now)).collect();
+        let mut known: BTreeSet<Option<ObjectRef>> = jobs.iter().map(|job| job.owner.clone()).collect();
         for made in objects.workloads_of_jobs(at) {
             let Ok(workload) = made.workload else { continue };
             if let Some(mut job) = live_job(objects, &workload, &BTreeMap::new(), now) {
-                let is_known = jobs.iter().any(|known| known.owner == job.owner);
-                if is_known {
+                if !known.insert(job.owner.clone()) {
                     continue;
                 }
                 job.workload.created = now;
@@ -104,17 +104,6 @@ impl State {
         }
         jobs.sort_by(|a, b| (a.workload.created, &a.key).cmp(&(b.workload.created, &b.key)));
         State { at: now, jobs }
-    }
-
-    /// The place of a waiting job among those that wait in its cluster queue, from 1.
-    pub fn place(&self, job: &LiveJob) -> usize {
-        let order = |it: &LiveJob| {
-            let since = it.workload.evicted.as_ref().map_or(it.workload.created, |evicted| evicted.at);
-            (std::cmp::Reverse(it.workload.priority), since, it.workload.uid.clone())
-        };
-        let own = order(job);
-        let rivals = self.jobs.iter().filter(|it| !it.holds() && it.cluster_queue == job.cluster_queue);
-        1 + rivals.filter(|it| it.key != job.key && order(it) < own).count()
     }
 }
 
