@@ -122,6 +122,12 @@ pub trait Job:
         let _ = (pod_sets, stores);
     }
 
+    /// Generation of the object whose counts [`Job::resize`] reads; `None` without one.
+    fn resized_generation(&self, stores: &Stores) -> Option<i64> {
+        let _ = stores;
+        None
+    }
+
     /// Unsuspends the job and adds what admission assigned (node selectors, tolerations, counts) to
     /// its pods.
     fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError>;

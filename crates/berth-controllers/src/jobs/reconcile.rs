@@ -502,7 +502,13 @@ impl<J: Job> Reconcile<'_, J> {
         let kind = kind_of::<J>();
         let uid = job.meta().uid.clone().unwrap_or_default();
         let elastic = is_elastic(job, gates);
-        let generation = elastic.then(|| job.meta().generation.unwrap_or(0).to_string());
+        // Ray's autoscaler changes the size of a RayJob's cluster, and not the RayJob. Both
+        // generations together tell the slices apart, as in Kueue.
+        let generation = elastic.then(|| {
+            let own = job.meta().generation.unwrap_or(0);
+            job.resized_generation(self.context.stores)
+                .map_or_else(|| own.to_string(), |of_cluster| format!("{own}_{of_cluster}"))
+        });
         let name = naming::workload_name_with(&job.name_any(), &uid, &kind, generation.as_deref(), gates);
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = job.namespace();

@@ -17,8 +17,8 @@ use super::{Lookup, held, topology};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
-use crate::jobs::naming;
-use crate::jobs::pods::{shape, stateful_set};
+use crate::jobs::naming::OwnerKind;
+use crate::jobs::pods::{owned, shape, stateful_set};
 
 /// Labels and annotations on pods of a LeaderWorkerSet.
 const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
@@ -149,37 +149,45 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
         index => Some(index.to_owned()),
     };
     let Some(index) = index.filter(|_| !set.is_empty() && !size.is_empty()) else { return };
-    let kind = naming::OwnerKind { group: "leaderworkerset.x-k8s.io".into(), kind: "LeaderWorkerSet".into() };
-    let group = naming::workload_name(&format!("{set}-{index}"), "", &kind, gates);
+    let kind = OwnerKind { group: "leaderworkerset.x-k8s.io".into(), kind: "LeaderWorkerSet".into() };
+    let owner = lookup(&kind.group, "leaderworkersets", namespace, &set);
+    let uid = owner.as_ref().and_then(|owner| owner["metadata"]["uid"].as_str()).unwrap_or_default();
+    let group = owned::group_name(&kind, &format!("{set}-{index}"), uid, gates, workloads(namespace, lookup));
     let leads = matches!(label(object, LWS_WORKER_INDEX), "" | "0");
-    let own_leader = lookup(&kind.group, "leaderworkersets", namespace, &set)
-        .is_some_and(|set| set["spec"]["leaderWorkerTemplate"]["leaderTemplate"].is_object());
+    let own_leader =
+        owner.as_ref().is_some_and(|owner| owner["spec"]["leaderWorkerTemplate"]["leaderTemplate"].is_object());
+    let role = match (own_leader, leads) {
+        (false, _) => owned::ROLE,
+        (true, true) => "leader",
+        (true, false) => "worker",
+    };
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
     let annotations = &mut object["metadata"]["annotations"];
     annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(size);
     annotations[annotations::POD_GROUP_SERVING] = json!("true");
     annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!(LWS_WORKER_INDEX);
-    if own_leader {
-        annotations[annotations::ROLE_HASH] = json!(if leads { "leader" } else { "worker" });
+    annotations[annotations::ROLE_HASH] = json!(role);
+}
+
+/// Finds the metadata of a namespace's Workloads by name.
+fn workloads<'a>(namespace: &'a str, lookup: Lookup<'a>) -> impl Fn(&str) -> Option<ObjectMeta> + 'a {
+    move |name| {
+        let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
+        ObjectMeta::deserialize(&workload["metadata"]).ok()
     }
 }
 
-/// Puts the pods of a StatefulSet into one group, named by the set and its UID, so that a new set of
-/// the same name gets a group of its own. Templates written by earlier versions carry the group's
-/// name.
+/// Puts the pods of a StatefulSet into one group. Templates written by earlier versions carry the
+/// group's name.
 fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
-    object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(stateful_set::ROLE);
+    object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(owned::ROLE);
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
-    let workload = |name: &str| {
-        let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
-        ObjectMeta::deserialize(&workload["metadata"]).ok()
-    };
-    let group = stateful_set::group_name(set, uid, gates, workload);
+    let group = owned::group_name(&stateful_set::kind(), set, uid, gates, workloads(namespace, lookup));
     object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
 }
 
@@ -353,14 +361,48 @@ mod tests {
         assert_eq!(of(json!({labels::QUEUE_NAME: "q"}), "n1"), (false, true), "the API server rejects it");
     }
 
+    /// A pod of the second replica of a LeaderWorkerSet with the UID `u`, as admission makes it.
+    fn of_replica(worker: &str, own_leader: bool, workload: Option<Value>) -> Value {
+        let leader = if own_leader { json!({"spec": {}}) } else { Value::Null };
+        let set = json!({"metadata": {"name": "web", "uid": "u"},
+            "spec": {"leaderWorkerTemplate": {"leaderTemplate": leader}}});
+        let stored = |_: &str, resource: &str, _: &str, name: &str| match resource {
+            "leaderworkersets" => Some(Arc::new(set.clone())),
+            "workloads" => workload.clone().filter(|found| found["metadata"]["name"] == name).map(Arc::new),
+            _ => None,
+        };
+        let mut pod = json!({"metadata": {"name": format!("web-1-{worker}"),
+            "labels": {labels::QUEUE_NAME: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: worker},
+            "annotations": {annotations::POD_SUSPENDING_PARENT: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}});
+        let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+        Webhooks::new(Config::default()).mutate(request, &mut pod, &stored).expect("it is fine");
+        pod
+    }
+
     #[test]
     fn pods_of_a_replica_form_a_group() {
-        let pod = made(json!({"metadata": {"name": "web-1-2",
-            "labels": {labels::QUEUE_NAME: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
-            "annotations": {annotations::POD_SUSPENDING_PARENT: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));
-        assert!(label(&pod, labels::POD_GROUP_NAME).starts_with("leaderworkerset-web-1-"), "{pod}");
+        let pod = of_replica("2", false, None);
         assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
         assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
+        assert_eq!(annotation(&pod, annotations::ROLE_HASH), "main");
+        let role = |worker| annotation(&of_replica(worker, true, None), annotations::ROLE_HASH).to_owned();
+        assert_eq!([role("0"), role("2")], ["leader", "worker"]);
+    }
+
+    #[test]
+    fn the_group_of_a_replica_has_the_name_that_kueue_gives_it() {
+        let group = |workload| label(&of_replica("2", false, workload), labels::POD_GROUP_NAME).to_owned();
+        // The first hexadecimal digits of the SHA-1 of kind, group, replica and UID, one a line.
+        assert_eq!(group(None), "leaderworkerset-web-1-979a5");
+        let earlier = "leaderworkerset-web-1-f1476";
+        let made = |owner: &str| {
+            let owners = json!([{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+                "name": "web", "uid": owner}]);
+            json!({"metadata": {"name": earlier, "ownerReferences": owners,
+                "annotations": {annotations::IS_GROUP_WORKLOAD: "true"}}})
+        };
+        assert_eq!(group(Some(made("u"))), earlier, "a group from before an upgrade continues");
+        assert_ne!(group(Some(made("other"))), earlier, "a set of the same name had this group");
     }
 
     #[test]

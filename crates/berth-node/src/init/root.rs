@@ -282,16 +282,17 @@ fn mount_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
         return Ok(());
     }
     root.mount("sysfs", "/sys", sys_flags, None)?;
-    if entry.groups.is_empty() || root.resolve(Path::new("/sys/fs/cgroup"))?.is_none() {
+    let at = Path::new("/sys/fs/cgroup");
+    let Some(group) = entry.group.as_ref().filter(|group| !group.folders().is_empty()) else { return Ok(()) };
+    if root.resolve(at)?.is_none() {
         return Ok(());
     }
-    if !entry.groups.contains_key(Path::new("/sys/fs/cgroup")) {
-        root.mount("tmpfs", "/sys/fs/cgroup", flags, Some(c"mode=755,size=64k"))?;
+    let options = Bind { read_only: !is_privileged, recursive: false };
+    if let (Some(source), true) = (&group.v2, group.v1.is_empty()) {
+        return root.bind(source, at, options);
     }
-    for (path, source) in &entry.groups {
-        root.bind(source, path, Bind { read_only: !is_privileged, recursive: false })?;
-    }
-    Ok(())
+    root.mount("tmpfs", "/sys/fs/cgroup", flags, Some(c"mode=755,size=64k"))?;
+    group.v1.iter().try_for_each(|(controller, source)| root.bind(source, &at.join(controller), options))
 }
 
 /// Hides or write-protects the kernel files that belong to the machine.
