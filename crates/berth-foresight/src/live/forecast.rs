@@ -12,7 +12,7 @@ use std::time::Duration;
 use berth_engine::model::{Time, WorkloadKey};
 use berth_engine::{Event, Name};
 
-use super::future::{self, Future, Until};
+use super::future::{self, Future, Places, Until};
 use super::run_times::{RunTime, RunTimes};
 use super::{LiveJob, State};
 use crate::live::capacity::Pools;
@@ -189,11 +189,14 @@ pub fn forecast(state: &State, prospect: &Prospect, plan: Plan) -> Vec<JobForeca
     let until = plan.only.map_or(Until::AllStarted { starts_max }, |job| Until::Started { job, starts_max });
     let draws = if prospect.is_certain() { 1 } else { plan.draws.max(1) };
     let futures = drawn(prospect, draws, until);
-    let (places, ends) = (state.places(), futures.iter().map(Ends::of).collect::<Vec<_>>());
+    let ends = futures.iter().map(Ends::of).collect::<Vec<_>>();
+    let places = Places::of(&prospect.load, &prospect.config);
     let waiting = state.jobs.iter().enumerate().filter(|(_, job)| !job.holds());
     let wanted = waiting.filter(|(number, _)| plan.only.is_none_or(|only| only == *number));
-    let of_job =
-        |(number, job)| JobForecast { place: places[number], ..of_job(state, prospect, &futures, &ends, number, job) };
+    let of_job = |(number, job)| JobForecast {
+        place: places.of_job(job),
+        ..of_job(state, prospect, &futures, &ends, number, job)
+    };
     wanted.map(of_job).collect()
 }
 

@@ -1,14 +1,15 @@
 //! Runs the engine forward from a state.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use berth_engine::model::{Admission, Time, Workload};
-use berth_engine::{EngineConfig, Event, Name};
+use berth_engine::model::{Admission, Time, Workload, WorkloadKey};
+use berth_engine::{Engine, EngineConfig, Event, Name};
 use berth_load::{Capacity, History, Probe, Unlimited, drive};
 
-use super::State;
 use super::capacity::Pools;
 use super::run_times::NEVER;
+use super::{LiveJob, State};
 use crate::forward::{Forward, ForwardJob};
 use crate::objects::Objects;
 
@@ -94,6 +95,39 @@ pub fn load(objects: &Objects, state: &State) -> Forward {
         start: state.at,
         objects: events.collect(),
         jobs: state.jobs.iter().map(|live| job(&live.workload)).collect(),
+    }
+}
+
+/// The places of waiting jobs in their cluster queues.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    places: HashMap<WorkloadKey, usize>,
+    lengths: BTreeMap<Name, usize>,
+}
+
+impl Places {
+    /// The places at the start of a load, before the first decision, in the engine's order.
+    pub fn of(load: &Forward, config: &EngineConfig) -> Places {
+        let mut engine = Engine::new(config.clone());
+        let jobs = load.jobs.iter().map(|job| Event::WorkloadUpserted(Box::new(job.workload.clone())));
+        for event in load.objects.iter().cloned().chain(jobs) {
+            engine.apply(event, load.start);
+        }
+        let mut found = Places::default();
+        for event in &load.objects {
+            let Event::ClusterQueueUpserted(queue) = event else { continue };
+            let pending = engine.pending(&queue.name);
+            found.lengths.insert(queue.name.clone(), pending.len());
+            found.places.extend(pending.into_iter().zip(1..).map(|(it, place)| (it.workload, place)));
+        }
+        found
+    }
+
+    /// The place of a job, from 1. A job that the queue does not consider yet, for example because
+    /// of a backoff, comes after those that it considers.
+    pub fn of_job(&self, job: &LiveJob) -> usize {
+        let last = || 1 + job.cluster_queue.as_ref().and_then(|queue| self.lengths.get(queue)).copied().unwrap_or(0);
+        self.places.get(&job.key).copied().unwrap_or_else(last)
     }
 }
 

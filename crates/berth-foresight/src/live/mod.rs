@@ -16,7 +16,7 @@ pub mod future;
 pub mod run_times;
 pub mod what_if;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
@@ -95,11 +95,11 @@ impl State {
         let mut jobs: Vec<LiveJob> =
             objects.workloads.values().filter_map(|workload| of(&workload.object, &pods)).collect();
         let no_pods = BTreeMap::new();
+        let mut known: BTreeSet<Option<ObjectRef>> = jobs.iter().map(|job| job.owner.clone()).collect();
         for made in objects.workloads_of_jobs(at) {
             let Ok(workload) = made.workload else { continue };
             if let Some(mut job) = of(&workload, &no_pods) {
-                let is_known = jobs.iter().any(|known| known.owner == job.owner);
-                if is_known {
+                if !known.insert(job.owner.clone()) {
                     continue;
                 }
                 job.workload.created = now;
@@ -109,28 +109,6 @@ impl State {
         }
         jobs.sort_by(|a, b| (a.workload.created, &a.key).cmp(&(b.workload.created, &b.key)));
         State { at: now, jobs }
-    }
-
-    /// The places of the jobs among those that wait in their cluster queues, from 1; 0 for jobs that
-    /// hold quota.
-    pub fn places(&self) -> Vec<usize> {
-        let mut places = vec![0; self.jobs.len()];
-        let mut queues: BTreeMap<Option<&Name>, Vec<usize>> = BTreeMap::new();
-        for (number, job) in self.jobs.iter().enumerate().filter(|(_, job)| !job.holds()) {
-            queues.entry(job.cluster_queue.as_ref()).or_default().push(number);
-        }
-        let order = |number: usize| {
-            let workload = &self.jobs[number].workload;
-            let since = workload.evicted.as_ref().map_or(workload.created, |evicted| evicted.at);
-            (std::cmp::Reverse(workload.priority), since, &workload.uid)
-        };
-        for mut numbers in queues.into_values() {
-            numbers.sort_by(|a, b| order(*a).cmp(&order(*b)));
-            for (place, number) in (1..).zip(numbers) {
-                places[number] = place;
-            }
-        }
-        places
     }
 }
 

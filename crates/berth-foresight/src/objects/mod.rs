@@ -229,6 +229,7 @@ impl Objects {
         events.extend(queues.map(|it| Event::ClusterQueueUpserted(translate::cluster_queue(&it.object))));
         events
             .extend(self.local_queues.values().map(|it| Event::LocalQueueUpserted(translate::local_queue(&it.object))));
+        events.extend(self.local_queues.values().filter_map(|it| translate::queues::recorded_usage(&it.object)));
         events
     }
 
