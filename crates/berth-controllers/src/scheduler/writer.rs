@@ -8,8 +8,6 @@
 //! The order of writes matters if the API is slower than the decisions (a limited client, a busy
 //! disk). Writes that free quota go first, then admissions by priority. Writes that only report why
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
-//! While decisions are written, only some of them are written: the others can wait until it is clear
-//! that the workload waits for longer.
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
 
@@ -54,14 +52,9 @@ const AHEAD: usize = 2;
 /// With a limited client, writes in flight are at most its rate divided by this: a more urgent
 /// write cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
-/// Reports are written freely if no decision was written for this long. Otherwise, with a limited
-/// client, they wait, because each report would delay a decision.
+/// With a limited client, reports are written only if no decision was written for this long,
+/// because each report would delay a decision.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
-/// Number of reports that are written at once while decisions are written.
-const REPORT_BURST: f64 = 32.0;
-/// Reports per second after that. In a busy cluster, most workloads are admitted before their turn, and
-/// need no report: one write per admission is then all that they cost.
-const REPORT_RATE: f64 = 10.0;
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest delay before a retry.
@@ -119,8 +112,6 @@ struct Pending {
     limited: bool,
     /// When the last write of a decision started.
     decided: Option<Instant>,
-    /// Number of reports that were written, and are not yet balanced by [`REPORT_RATE`], at a time.
-    reported: Option<(f64, Instant)>,
 }
 
 impl Pending {
@@ -153,19 +144,9 @@ impl Pending {
         resumes
     }
 
-    /// True if a decision was written within [`REPORT_PAUSE`].
+    /// True if the client is limited and a decision was written within [`REPORT_PAUSE`].
     fn is_deciding(&self) -> bool {
-        self.decided.is_some_and(|at| at.elapsed() < REPORT_PAUSE)
-    }
-
-    /// Number of reports that count for [`REPORT_BURST`] now.
-    fn recent_reports(&self) -> f64 {
-        self.reported.map_or(0.0, |(count, at)| (count - at.elapsed().as_secs_f64() * REPORT_RATE).max(0.0))
-    }
-
-    /// True if a report must wait for decisions.
-    fn delays_reports(&self) -> bool {
-        self.is_deciding() && (self.limited || self.recent_reports() + 1.0 > REPORT_BURST)
+        self.limited && self.decided.is_some_and(|at| at.elapsed() < REPORT_PAUSE)
     }
 
     /// The most urgent write that may start.
@@ -174,12 +155,10 @@ impl Pending {
         // At most one write per object is in flight.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
         let is_report = !rank.0.is_decision();
-        if is_report {
-            if reports >= REPORTS_MAX || self.delays_reports() {
-                return None;
-            }
-            self.reported = Some((self.recent_reports() + 1.0, Instant::now()));
-        } else {
+        if is_report && (reports >= REPORTS_MAX || self.is_deciding()) {
+            return None;
+        }
+        if !is_report {
             self.decided = Some(Instant::now());
         }
         let key = key.clone();
@@ -289,13 +268,11 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
         }
         let (resumes, delays_reports) = {
             let mut pending = writer.writes.lock();
-            (pending.resumes(), !pending.changes.is_empty() && pending.delays_reports())
+            (pending.resumes(), pending.limited && !pending.changes.is_empty())
         };
         if resumes {
             writer.scheduler.wake_after(Duration::ZERO);
         }
-        let report_pause =
-            if writer.writes.lock().limited { REPORT_PAUSE } else { Duration::from_secs_f64(1.0 / REPORT_RATE) };
         tokio::select! {
             biased;
             Some(ended) = running.join_next(), if !running.is_empty() => match ended {
@@ -305,7 +282,7 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
             },
             () = writer.writes.wake.notified() => {}
             // Reports wait for a time without decisions, and nothing else wakes this loop then.
-            () = tokio::time::sleep(report_pause), if delays_reports => {}
+            () = tokio::time::sleep(REPORT_PAUSE), if delays_reports => {}
         }
     }
 }
@@ -543,31 +520,6 @@ mod tests {
         assert_eq!(pending.next(), None, "a write about this workload is in flight");
         pending.in_flight.remove(&key("low"));
         assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("low"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn reports_are_few_while_decisions_are_written_and_all_written_afterwards() {
-        let mut pending = Pending::default();
-        let written = |pending: &mut Pending| {
-            let mut count = 0;
-            while let Some((key, _)) = pending.next() {
-                pending.in_flight.remove(&key);
-                count += 1;
-            }
-            count
-        };
-        for number in 0..100 {
-            pending.insert(key(&number.to_string()), Urgency::Reports, 0, report());
-        }
-        pending.insert(key("admitted"), Urgency::Reserves, 0, report());
-        assert_eq!(written(&mut pending), 1 + 32, "the decision and a burst of reports");
-        tokio::time::advance(Duration::from_millis(500)).await;
-        assert_eq!(written(&mut pending), 5, "ten a second");
-        // A workload that is admitted meanwhile needs no report.
-        pending.insert(key("99"), Urgency::Reserves, 0, report());
-        assert_eq!(written(&mut pending), 1);
-        tokio::time::advance(REPORT_PAUSE).await;
-        assert_eq!(written(&mut pending), 100 - 32 - 5 - 1, "no decision was written for a second");
     }
 
     #[test]
