@@ -1,12 +1,18 @@
 //! Devices that drivers publish in ResourceSlices (resource.k8s.io/v1): as expressions see them, and
 //! by pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_apimachinery::quantity::Quantity;
 use berth_cel::device::{self, Attribute};
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    CELDeviceSelector, Device, DeviceAttribute, DeviceCapacity, DeviceClass, DeviceClassSpec, DeviceSelector,
+    ResourceSlice,
+};
+use kube::api::ObjectMeta;
+
+use crate::berth::PoolDevices;
 
 /// The value of an attribute; `None` if it has none.
 pub fn attribute(it: &DeviceAttribute) -> Option<Attribute<'_>> {
@@ -26,6 +32,46 @@ pub fn visible<'a>(driver: &'a str, it: &'a Device) -> device::Device<'a> {
     let capacity = it.capacity.iter().flatten();
     let capacity = capacity.filter_map(|(name, it)| Some((name.as_str(), Quantity::parse(&it.value.0).ok()?)));
     device::Device::new(driver, attributes, capacity, it.allow_multiple_allocations == Some(true))
+}
+
+/// The devices that a node of a pool with these groups publishes, by driver.
+pub fn published(groups: &[PoolDevices]) -> BTreeMap<&str, Vec<Device>> {
+    let mut by_driver: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
+    let mut numbers: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for group in groups {
+        for _ in 0..group.count {
+            let number = numbers.entry((&group.driver, group.device_name())).or_default();
+            let capacity = group
+                .capacity
+                .iter()
+                .map(|(name, value)| (name.clone(), DeviceCapacity { value: value.clone(), request_policy: None }));
+            by_driver.entry(&group.driver).or_default().push(Device {
+                name: format!("{}-{number}", group.device_name()),
+                attributes: (!group.attributes.is_empty()).then(|| group.attributes.clone()),
+                capacity: (!group.capacity.is_empty()).then(|| capacity.collect()),
+                ..Device::default()
+            });
+            *number += 1;
+        }
+    }
+    by_driver
+}
+
+/// The device classes that a pool with these groups creates unless they exist: all devices of a driver.
+pub fn pool_classes(groups: &[PoolDevices]) -> Vec<DeviceClass> {
+    let named = groups.iter().filter_map(|group| Some((group.device_class.as_deref()?, group.driver.as_str())));
+    named.collect::<BTreeSet<_>>().into_iter().map(|(name, driver)| class(name, driver)).collect()
+}
+
+fn class(name: &str, driver: &str) -> DeviceClass {
+    let expression = format!("device.driver == '{driver}'");
+    DeviceClass {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: DeviceClassSpec {
+            selectors: Some(vec![DeviceSelector { cel: Some(CELDeviceSelector { expression }) }]),
+            ..DeviceClassSpec::default()
+        },
+    }
 }
 
 /// The slices of the newest generation of each complete pool. A pool is incomplete while its driver

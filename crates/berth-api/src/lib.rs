@@ -19,6 +19,7 @@ mod frameworks_ray;
 mod frameworks_spark;
 mod frameworks_trainer;
 pub mod jobset;
+pub mod json;
 pub mod kueue;
 pub mod monitoring;
 mod published;

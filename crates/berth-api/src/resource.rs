@@ -136,6 +136,8 @@ macro_rules! custom_resource {
             }
         }
 
+        $crate::implement_json!($kind);
+
         impl $kind {
             /// An object of this kind with the given name and no other fields.
             pub fn named(name: &str) -> Self {

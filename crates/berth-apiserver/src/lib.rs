@@ -53,7 +53,7 @@ use berth_kinds::{fields, printers, protobuf, registry, service_ports, strategy}
 pub use body::Body;
 pub use clock::Clock;
 pub use compaction::forget_history;
-pub use connect::{Command, Container, Forward, PodStreams};
+pub use connect::{Command, Container, Dial, Forward, PodStreams};
 pub use crd::Converter;
 pub use extension::{Answer, Asked, Extension};
 pub use logs::{LogPart, PodLogs};

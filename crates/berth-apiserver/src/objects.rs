@@ -1,29 +1,51 @@
 //! Read access to stored objects, for authorization and admission: the current objects in the
 //! storage version of their kinds, without the cost of a request.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use berth_store::{Record, Store};
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::auth::{Compiled, RBAC_GROUP};
+use crate::connect::Dial;
 use crate::crd::Accepted;
 use crate::strategy::StoredObjects;
 use berth_kinds::crd::names::Taken;
 
-/// Reads stored objects. Cheap to clone; never waits.
+/// Reads stored objects, and connects to the Services among them. Cheap to clone; reads never wait.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn Store>,
     compiled: Arc<Compiled>,
     definitions: Arc<Accepted>,
+    dial: Option<Dial>,
 }
 
 impl Objects {
     /// A handle on `store`.
     pub fn new(store: Arc<dyn Store>) -> Objects {
         let compiled = Arc::new(Compiled::new(store.changes(&format!("/{RBAC_GROUP}/"))));
-        Objects { store, compiled, definitions: Arc::default() }
+        Objects { store, compiled, definitions: Arc::default(), dial: None }
+    }
+
+    /// This handle, with another way to connect to the addresses of Services.
+    pub(crate) fn with_dial(self, dial: Option<Dial>) -> Objects {
+        Objects { dial, ..self }
+    }
+
+    /// Opens a TCP connection to the host of a Service's endpoint or of a URL. Host names are resolved
+    /// by this machine.
+    ///
+    /// # Errors
+    /// The host is unknown or does not accept the connection.
+    pub(crate) async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        match (&self.dial, host.parse()) {
+            (Some(dial), Ok(address)) => dial(SocketAddr::new(address, port)).await,
+            _ => TcpStream::connect((host, port)).await,
+        }
     }
 
     /// Roles and bindings, compiled for authorization.

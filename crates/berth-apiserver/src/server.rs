@@ -29,7 +29,7 @@ use crate::aggregation::Services;
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::clock::Clock;
 use crate::completion::{Completing, Disconnection};
-use crate::connect::PodStreams;
+use crate::connect::{Dial, PodStreams};
 use crate::crd::{Converter, Definitions};
 use crate::fairness::Figures;
 use crate::flow_schemas::FlowSchemas;
@@ -65,6 +65,9 @@ pub struct Config {
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Streams of the programs in pods; `None` responds to every request for them with an error.
     pub pod_streams: Option<Arc<dyn PodStreams>>,
+    /// Connects to webhooks and aggregated API servers. With `None`, their addresses must be reachable
+    /// from this process.
+    pub dial: Option<Dial>,
     /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
     /// Client certificate that authenticates this server to aggregated API servers; `None`
@@ -98,6 +101,7 @@ impl Config {
             pod_security: PodSecurity::default(),
             pod_logs: None,
             pod_streams: None,
+            dial: None,
             audit: None,
             front_proxy: None,
             extensions: Vec::new(),
@@ -143,7 +147,9 @@ impl ApiServer {
     /// A server for the objects in `config.store`. Custom resources whose definitions are stored
     /// are served at once.
     pub fn new(config: Config) -> ApiServer {
-        let state = Arc::new(State::new(config.store.clone(), config.clock.clone(), config.seed));
+        let mut state = State::new(config.store.clone(), config.clock.clone(), config.seed);
+        state.objects = state.objects.with_dial(config.dial.clone());
+        let state = Arc::new(state);
         let objects = state.objects.clone();
         let mut plugins = admission::builtin(config.seed, config.token_key.is_some(), config.pod_security.clone());
         plugins.extend(config.admission.iter().cloned());

@@ -65,7 +65,7 @@ async fn create_priority_classes(client: &Client) -> Result<(), kube::Error> {
             description: Some(description.into()),
             ..PriorityClass::default()
         };
-        match classes.create(&PostParams::default(), &class).await {
+        match berth_runtime::write::create(&classes, &PostParams::default(), &class).await {
             Ok(_) => {}
             Err(error) if is_already_exists(&error) => {}
             Err(error) => return Err(error),
@@ -80,12 +80,12 @@ async fn create_provisioning_classes(client: &Client, classes: &[NamedProvisioni
     let api: Api<ProvisioningClass> = Api::all(client.clone());
     for class in classes {
         let object = ProvisioningClass::new(&class.name, class.spec.clone());
-        match api.create(&PostParams::default(), &object).await {
+        match berth_runtime::write::create(&api, &PostParams::default(), &object).await {
             Ok(_) => {}
             Err(error) if is_already_exists(&error) => {
                 if class.spec != ProvisioningClassSpec::default() {
                     let patch = Patch::Merge(json!({ "spec": class.spec }));
-                    api.patch(&class.name, &PatchParams::default(), &patch).await?;
+                    berth_runtime::write::patch(&api, &class.name, &PatchParams::default(), &patch).await?;
                 }
             }
             Err(error) => return Err(error),
@@ -98,7 +98,7 @@ async fn create_pools(client: &Client, pools: &[NamedNodePool]) -> Result<(), ku
     let api: Api<NodePool> = Api::all(client.clone());
     for pool in pools {
         let object = NodePool::new(&pool.name, pool.spec.clone());
-        match api.create(&PostParams::default(), &object).await {
+        match berth_runtime::write::create(&api, &PostParams::default(), &object).await {
             Ok(_) => {}
             // After a restart, the configuration of the pool may have changed. The number of nodes
             // is not reset, because the autoscaler manages it.
@@ -108,7 +108,13 @@ async fn create_pools(client: &Client, pools: &[NamedNodePool]) -> Result<(), ku
                     spec.remove("nodes");
                     spec.remove("resizeRequests");
                 }
-                api.patch(&pool.name, &PatchParams::default(), &Patch::Merge(&json!({ "spec": spec }))).await?;
+                berth_runtime::write::patch(
+                    &api,
+                    &pool.name,
+                    &PatchParams::default(),
+                    &Patch::Merge(&json!({ "spec": spec })),
+                )
+                .await?;
             }
             Err(error) => return Err(error),
         }
@@ -124,7 +130,7 @@ async fn create_storage_class(client: &Client) -> Result<(), kube::Error> {
     if !api.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {
         return Ok(());
     }
-    match api.create(&PostParams::default(), &standard_class()).await {
+    match berth_runtime::write::create(&api, &PostParams::default(), &standard_class()).await {
         Err(error) if !is_already_exists(&error) => Err(error),
         _ => Ok(()),
     }

@@ -46,7 +46,14 @@ impl Reconciler for Aggregation {
             "metadata": {"name": key.name, "uid": role.metadata.uid}, "rules": rules,
         });
         let api: Api<ClusterRole> = Api::all(self.client.clone());
-        match api.patch(&key.name, &PatchParams::apply(CONTROLLER).force(), &Patch::Apply(&applied)).await {
+        match berth_runtime::write::patch(
+            &api,
+            &key.name,
+            &PatchParams::apply(CONTROLLER).force(),
+            &Patch::Apply(&applied),
+        )
+        .await
+        {
             Ok(role) => self.roles.observe(role),
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),

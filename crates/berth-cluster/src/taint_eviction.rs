@@ -191,14 +191,16 @@ impl Controller {
                 "observedGeneration": pod.metadata.generation,
             }] },
         });
-        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+        match berth_runtime::write::patch_status(&api, &key.name, &PatchParams::default(), &Patch::Strategic(&patch))
+            .await
+        {
             Ok(written) => self.pods.observe(written),
             Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match api.delete(&key.name, &parameters).await {
+        match berth_runtime::write::delete(&api, &key.name, &parameters).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             Err(error) => Err(error.into()),

@@ -2,6 +2,7 @@
 //! merge patch, which applies to the known version only. Responses update the caches at once, so
 //! the next reconcile reads them.
 
+use berth_api::json::Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::concurrent_admission::is_variant;
@@ -50,7 +50,7 @@ pub async fn patch<K>(
     version: Option<&str>,
 ) -> Result<Option<K>, kube::Error>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + PartialEq,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug + PartialEq,
 {
     // Most plans change nothing; comparing is cheaper than serializing.
     if before == after {
@@ -79,12 +79,12 @@ fn difference<K: Resource + Serialize>(before: &K, after: &K, part: Part) -> Res
     if part == Part::Main {
         let written = |name: &str| matches!(name, "labels" | "annotations" | "finalizers" | "ownerReferences");
         let mut changed = Map::new();
-        put_differences(before.meta(), after.meta(), written, &mut changed)?;
+        put_differences(before.meta(), after.meta(), &written, &mut changed)?;
         if !changed.is_empty() {
             patch.insert("metadata".to_owned(), Value::Object(changed));
         }
     }
-    put_differences(before, after, wanted, &mut patch)?;
+    put_differences(before, after, &wanted, &mut patch)?;
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
 
@@ -92,10 +92,10 @@ fn difference<K: Resource + Serialize>(before: &K, after: &K, part: Part) -> Res
 fn put_differences<T: Serialize>(
     before: &T,
     after: &T,
-    wanted: impl Fn(&str) -> bool,
+    wanted: &dyn Fn(&str) -> bool,
     patch: &mut Map<String, Value>,
 ) -> Result<(), kube::Error> {
-    let of = |object: &T| members(object, &wanted).map_err(kube::Error::SerdeError);
+    let of = |object: &T| members(object, wanted).map_err(kube::Error::SerdeError);
     let (before, after) = (of(before)?, of(after)?);
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for key in keys {
@@ -130,13 +130,7 @@ struct Known<K> {
 
 impl<J> Executor<J>
 where
-    J: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned
-        + PartialEq
-        + 'static,
+    J: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + PartialEq + 'static,
 {
     /// An executor that writes through the manager's client and keeps the caches up to date.
     pub fn new(
@@ -216,7 +210,7 @@ where
     /// Reports on a job that a Workload of another owner has the name of the job's Workload. If
     /// that Workload belongs to the job, only the cache is stale, and nothing is reported.
     async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
-        let Ok(Some(taken)) = api.get_opt(name).await else { return };
+        let Ok(Some(taken)) = berth_runtime::write::get_opt(api, name).await else { return };
         let owner = controller_of(&taken.metadata);
         if owner.is_some_and(|owner| Some(owner.uid.as_str()) == object.meta().uid.as_deref()) {
             return;
@@ -288,7 +282,7 @@ async fn write<K>(
     part: Part,
 ) -> Result<(), kube::Error>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + PartialEq + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug + PartialEq + 'static,
 {
     let key = ObjectKey::of(&after);
     if !known.contains_key(&key) {
@@ -338,11 +332,11 @@ fn is_refusal(error: &kube::Error) -> bool {
 /// the background.
 pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), Error>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug,
 {
     let preconditions = Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-    match api.delete(&object.name_any(), &params).await {
+    match berth_runtime::write::delete(api, &object.name_any(), &params).await {
         Ok(_) => Ok(()),
         Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
         Err(error) => Err(error.into()),

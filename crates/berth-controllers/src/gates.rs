@@ -200,6 +200,16 @@ impl Gate {
         self.stage() == Stage::Stable
     }
 
+    /// The gates for which this name stands, if it is the name of a stage: `AllAlpha` or `AllBeta`.
+    pub fn of_stage(name: &str) -> Option<impl Iterator<Item = Gate>> {
+        let stage = match name {
+            "AllAlpha" => Stage::Alpha,
+            "AllBeta" => Stage::Beta,
+            _ => return None,
+        };
+        Some(Gate::ALL.iter().copied().filter(move |gate| gate.stage() == stage))
+    }
+
     /// Gates that this gate requires to be on.
     pub fn needs(self) -> &'static [Gate] {
         self.row().needs
@@ -225,12 +235,16 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates that a configuration sets, by name. The error lists every problem: unknown names,
-    /// locked gates that are changed, and gates that are on without one they need.
+    /// Gates that a configuration sets, by name. `AllAlpha` and `AllBeta` set the gates of a stage
+    /// that the configuration does not name. The error lists every problem: unknown names, locked
+    /// gates that are changed, and gates that are on without one they need.
     pub fn from_map(map: &BTreeMap<String, bool>) -> Result<Self, Vec<String>> {
         let mut gates = Gates::default();
         let mut errors = Vec::new();
-        for (name, enabled) in map {
+        for (stage, enabled) in map {
+            Gate::of_stage(stage).into_iter().flatten().for_each(|gate| gates.set(gate, *enabled));
+        }
+        for (name, enabled) in map.iter().filter(|(name, _)| Gate::of_stage(name).is_none()) {
             match Gate::named(name) {
                 None => errors.push(unrecognized(name)),
                 Some(gate) if gate.is_locked() && *enabled != gate.default_state() => errors.push(format!(
@@ -256,6 +270,11 @@ impl Gates {
     /// True if a gate is on, by its setting or by default.
     pub fn on(&self, gate: Gate) -> bool {
         self.set.get(&gate).copied().unwrap_or_else(|| gate.default_state())
+    }
+
+    /// The gates that were set, by name or by stage, and their states.
+    pub fn all_set(&self) -> impl Iterator<Item = (Gate, bool)> {
+        self.set.iter().map(|(gate, on)| (*gate, *on))
     }
 
     /// Sets a gate.
@@ -336,6 +355,19 @@ mod tests {
             format!("| `{gate}` | {default} | {stage} {since} | {needs} | {support} |")
         };
         assert_eq!(listed, Gate::ALL.iter().map(row).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_stage_sets_the_gates_that_are_not_named() {
+        let gates = Gates::from_map(&map(&[("AllAlpha", true), ("PriorityBoost", false)])).expect("consistent gates");
+        assert!(gates.on(Gate::ShortWorkloadNames) && !gates.on(Gate::PriorityBoost));
+        // Deprecated gates, and beta gates that are off by default, keep their state.
+        assert!(!gates.on(Gate::TASReplaceNodeDueToNotReadyOverFixedTime));
+        assert!(!gates.on(Gate::UnadmittedWorkloadsExplicitStatus));
+        let gates = Gates::from_map(&map(&[("AllBeta", false)])).expect("consistent gates");
+        assert!(!gates.on(Gate::PartialAdmission) && gates.on(Gate::TLSOptions));
+        let errors = Gates::from_map(&map(&[("AllBeta", false), ("TASMultiLayerTopology", true)])).unwrap_err();
+        assert!(errors[0].contains("[TopologyAwareScheduling]"), "{errors:?}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod controllers;
 pub mod cool_down;
 pub mod decisions;
 pub mod devices;
+pub mod dump;
 pub mod duration;
 pub mod execute;
 pub mod explain;
@@ -59,6 +60,8 @@ pub struct Installed {
     pub explain: explain::Explain,
     /// Lists of pending workloads.
     pub visibility: visibility::Visibility,
+    /// The state of all queues, for the log.
+    pub dump: dump::Dump,
     /// The caches that the controllers read.
     pub stores: Stores,
     /// Which of the optional kinds the cluster serves.
@@ -140,11 +143,12 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
         }
     });
     let explain = explain::Explain::new(scheduler.state.clone(), stores.clone(), decisions.clone(), manager.client());
+    let dump = dump::Dump::new(scheduler.state.clone(), stores.clone());
     let visibility = visibility::Visibility::new(scheduler.state, stores.workloads.clone());
     let decisions = decisions.clone();
     let (kinds, work) = (manager.kinds(), manager.work());
     let client = manager.client();
-    Installed { metrics, explain, visibility, stores, kinds, decisions, work, config, client }
+    Installed { metrics, explain, visibility, dump, stores, kinds, decisions, work, config, client }
 }
 
 /// The caches of all kinds that the configuration needs. Controllers keep clones of them, so they

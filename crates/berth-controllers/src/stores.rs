@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use berth_api::frameworks::{ClusterTrainingRuntime, RayCluster, TrainingRuntime};
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::json::Json;
 use berth_api::kueue::v1beta2::{
     AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
@@ -16,7 +17,6 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::devices::Devices;
@@ -221,9 +221,9 @@ impl Stores {
     /// An object as JSON, by group, resource, namespace and name ([`crate::webhooks::Lookup`]). For
     /// other projects' kinds it contains only metadata, which is enough to look up owners.
     pub fn find(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        fn one<K: Resource + Serialize + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        fn one<K: Resource + Json + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
             let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
-            serde_json::to_value(object.as_ref()).ok().map(Arc::new)
+            berth_api::json::to_value(object.as_ref()).ok().map(Arc::new)
         }
         match (group, resource) {
             ("", "namespaces") => one(&self.namespaces, "", name),

@@ -1,6 +1,7 @@
 //! State of a Workload in one word, from its object.
 
 use berth_api::kueue::v1beta2::Workload;
+use berth_apimachinery::table::human_duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
@@ -72,17 +73,9 @@ pub fn age(metadata: &ObjectMeta, now: Timestamp) -> String {
     duration(now.as_second().saturating_sub(created.0.as_second()))
 }
 
-/// A duration in its two largest units.
+/// A duration as kubectl prints it. A negative one, which clock skew causes, counts as zero.
 pub fn duration(seconds: i64) -> String {
-    let seconds = seconds.max(0);
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..600 => format!("{minutes}m{}s", seconds % 60),
-        600..10_800 => format!("{minutes}m"),
-        10_800..172_800 => format!("{hours}h{}m", minutes % 60),
-        _ => format!("{days}d{}h", hours % 24),
-    }
+    human_duration(seconds.max(0))
 }
 
 /// A message, shortened for a table.
@@ -101,7 +94,7 @@ mod tests {
     #[test]
     fn ages_are_shown_in_their_largest_units() {
         let shown = [-5, 59, 119, 125, 601, 10_800, 90_000, 200_000].map(duration);
-        assert_eq!(shown, ["0s", "59s", "119s", "2m5s", "10m", "3h0m", "25h0m", "2d7h"]);
+        assert_eq!(shown, ["0s", "59s", "119s", "2m5s", "10m", "3h", "25h", "2d7h"]);
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl Apiserver {
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         let streams = Streams::default();
         config.pod_streams = Some(Arc::new(streams.clone()));
+        config.dial = Some(streams.dialer());
         let server = ApiServer::new(config);
         server.ready().await.map_err(|source| EmbeddedError::Storage {
             path: match &options.storage {

@@ -7,6 +7,7 @@ use berth_cluster::{Site, pools};
 use berth_foresight::objects::Document;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{ApiResource, DynamicObject, ListParams, TypeMeta};
 use kube::{Api, Client};
@@ -53,6 +54,9 @@ fn kinds(with_pods: bool) -> Vec<ApiResource> {
         ApiResource::erase::<PriorityClass>(&()),
         ApiResource::erase::<LimitRange>(&()),
         ApiResource::erase::<RuntimeClass>(&()),
+        ApiResource::erase::<ResourceClaimTemplate>(&()),
+        ApiResource::erase::<DeviceClass>(&()),
+        ApiResource::erase::<ResourceSlice>(&()),
         ApiResource::erase::<kueue::ResourceFlavor>(&()),
         ApiResource::erase::<kueue::Topology>(&()),
         ApiResource::erase::<kueue::Cohort>(&()),

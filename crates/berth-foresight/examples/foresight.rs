@@ -15,7 +15,9 @@ enum Cli {
 
 fn main() -> anyhow::Result<()> {
     let report = match Cli::parse() {
-        Cli::Replay(options) => replay::run(&options)?,
+        Cli::Replay(options) => {
+            replay::run(&options, &|_, _| anyhow::bail!("this example has no cluster: use berth replay --whole"))?
+        }
         Cli::Forecast(options) => forecast::run(&options)?,
     };
     print!("{report}");

@@ -90,6 +90,21 @@ impl<'a> Replay<'a> {
         self.targets[self.places[number].0 as usize].cluster_queue.as_ref()
     }
 
+    /// The trace.
+    pub fn trace(&self) -> &'a Trace {
+        self.trace
+    }
+
+    /// The LocalQueue of a job.
+    pub fn queue(&self, number: usize) -> &QueueRef {
+        &self.targets[self.places[number].0 as usize].queue
+    }
+
+    /// The priority of a job.
+    pub fn priority(&self, number: usize) -> i64 {
+        self.targets[self.places[number].0 as usize].priority
+    }
+
     /// Runs the trace to its end.
     pub fn run(&self, probe: &mut impl Probe) -> History {
         drive::run(self, self.policy.config.clone(), probe)

@@ -16,7 +16,7 @@ use std::time::Duration;
 use berth_engine::model::{Admission, Eviction, Time, Workload, WorkloadKey};
 use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event, HEADS_PER_PART, Name, Verdict};
 
-use crate::history::{History, Holding, JobRecord, JobRun};
+use crate::history::{History, Holding, Holdings, JobRecord, JobRun};
 use crate::plan::Plan;
 
 /// Maximum number of cycles at one instant.
@@ -220,7 +220,7 @@ pub fn run_on(load: &impl Load, config: EngineConfig, probe: &mut impl Probe, ca
         finishes: BinaryHeap::new(),
         wake: false,
         is_restless: false,
-        holdings: HashMap::new(),
+        holdings: Holdings::default(),
         history: History { start: Some(load.start()), jobs: Vec::with_capacity(jobs), ..History::default() },
     };
     for event in load.objects() {
@@ -264,7 +264,7 @@ struct Drive<'a, L, P, C> {
     wake: bool,
     /// True if the decisions at this instant do not come to rest.
     is_restless: bool,
-    holdings: HashMap<Holding, u32>,
+    holdings: Holdings,
     history: History,
 }
 
@@ -316,14 +316,7 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
             object.created = self.now;
         }
         self.numbers.insert(object.key.clone(), number);
-        self.history.jobs.push(JobRecord {
-            created: object.created,
-            first_started: None,
-            started: None,
-            ended: None,
-            evictions: 0,
-            lost: Duration::ZERO,
-        });
+        self.history.jobs.push(JobRecord::new(object.created));
         let event = Box::new(object.clone());
         let running = object.admission.clone().zip(object.reserved_at);
         self.probe.changed(number, &object, self.now);
@@ -336,7 +329,7 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
 
     /// Records that a job is admitted since `since`.
     fn start(&mut self, number: usize, admission: &Admission, since: Time) {
-        let holding = self.holding(admission);
+        let holding = self.holdings.index(Holding::of(admission), &mut self.history);
         let Some(live) = &mut self.live[number] else { return };
         live.admitted = Some((since, holding));
         live.lives += 1;
@@ -356,25 +349,6 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
             self.finishes.push(Reverse((end, number, live.lives)));
             self.probe.running(number, from);
         }
-    }
-
-    /// Index of the amounts of an admission.
-    fn holding(&mut self, admission: &Admission) -> u32 {
-        let mut sums: BTreeMap<(&Name, &Name), i64> = BTreeMap::new();
-        for set in &admission.pod_sets {
-            for (resource, flavor) in &set.flavors {
-                *sums.entry((flavor, resource)).or_default() += set.usage.get(resource).copied().unwrap_or(0);
-            }
-        }
-        let amounts = sums.into_iter().map(|((flavor, resource), sum)| (flavor.clone(), resource.clone(), sum));
-        let holding = Holding { cluster_queue: admission.cluster_queue.clone(), amounts: amounts.collect() };
-        if let Some(known) = self.holdings.get(&holding) {
-            return *known;
-        }
-        let index = u32::try_from(self.history.holdings.len()).expect("fewer holdings than jobs");
-        self.history.holdings.push(holding.clone());
-        self.holdings.insert(holding, index);
-        index
     }
 
     /// Records the end of a run that began at `from`.

@@ -1,9 +1,10 @@
 //! The record of a run in virtual time: what happened to each job, and each of its runs.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use berth_engine::Name;
-use berth_engine::model::Time;
+use berth_engine::model::{Admission, Time};
 
 /// What happened during a run of a load.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,6 +29,23 @@ pub struct History {
     pub wall: Duration,
 }
 
+/// The distinct amounts of a history, while it is recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Holdings(HashMap<Holding, u32>);
+
+impl Holdings {
+    /// Index of the amounts in [`History::holdings`], to which new ones are added.
+    pub fn index(&mut self, holding: Holding, history: &mut History) -> u32 {
+        if let Some(known) = self.0.get(&holding) {
+            return *known;
+        }
+        let index = u32::try_from(history.holdings.len()).expect("fewer holdings than jobs");
+        history.holdings.push(holding.clone());
+        self.0.insert(holding, index);
+        index
+    }
+}
+
 /// What happened to one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobRecord {
@@ -43,6 +61,13 @@ pub struct JobRecord {
     pub evictions: u64,
     /// Run time that was lost by evictions.
     pub lost: Duration,
+}
+
+impl JobRecord {
+    /// A job of which nothing but the creation is known.
+    pub fn new(created: Time) -> JobRecord {
+        JobRecord { created, first_started: None, started: None, ended: None, evictions: 0, lost: Duration::ZERO }
+    }
 }
 
 /// A period during which a job held quota.
@@ -70,6 +95,18 @@ pub struct Holding {
 }
 
 impl Holding {
+    /// What an admission holds.
+    pub fn of(admission: &Admission) -> Holding {
+        let mut sums: BTreeMap<(&Name, &Name), i64> = BTreeMap::new();
+        for set in &admission.pod_sets {
+            for (resource, flavor) in &set.flavors {
+                *sums.entry((flavor, resource)).or_default() += set.usage.get(resource).copied().unwrap_or(0);
+            }
+        }
+        let amounts = sums.into_iter().map(|((flavor, resource), sum)| (flavor.clone(), resource.clone(), sum));
+        Holding { cluster_queue: admission.cluster_queue.clone(), amounts: amounts.collect() }
+    }
+
     /// The amount of a resource over all flavors.
     pub fn amount(&self, resource: &str) -> i64 {
         self.amounts.iter().filter(|(_, name, _)| &**name == resource).map(|(.., amount)| amount).sum()

@@ -28,6 +28,6 @@ pub mod plan;
 
 pub use config::{Config, ConfigError};
 pub use drive::{Capacity, Load, Outcome, Probe, Unlimited, Untimed, drive};
-pub use history::{History, Holding, JobRecord, JobRun};
+pub use history::{History, Holding, Holdings, JobRecord, JobRun};
 pub use ledger::Ledger;
 pub use plan::Plan;

@@ -142,21 +142,14 @@ async fn rootless(
     Ok(Opened { ranges, fabric: Fabric::Rootless(holder), services: served, outside, sides, reason: None, limits })
 }
 
-/// Fails, because only Linux has the rootless level.
 #[cfg(not(target_os = "linux"))]
-async fn rootless(
-    _options: &Options,
-    _identity: &Identity,
-    _folder: &Path,
-    _known: Option<Ipv4Net>,
-    _is_used: bool,
-) -> Result<Opened, String> {
-    Err("network namespaces exist on Linux only".to_owned())
-}
+use self::unsupported as full;
+#[cfg(not(target_os = "linux"))]
+use self::unsupported as rootless;
 
-/// Fails, because only Linux has the full level.
+/// Fails, because only Linux has the full and the rootless level.
 #[cfg(not(target_os = "linux"))]
-async fn full(
+async fn unsupported(
     _options: &Options,
     _identity: &Identity,
     _folder: &Path,

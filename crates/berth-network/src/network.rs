@@ -166,9 +166,8 @@ impl Network {
     /// An interface cannot be deleted or a record cannot be written. Repeat the call.
     pub async fn retain(&self, pods: &BTreeSet<PodUid>) -> Result<(), RuntimeError> {
         let gone: Vec<PodUid> = self.addresses.lock().pods().filter(|pod| !pods.contains(*pod)).cloned().collect();
-        for pod in &gone {
-            self.release(pod).await?;
-        }
+        // The interfaces of pods that are released at the same time are deleted together.
+        futures::future::try_join_all(gone.iter().map(|pod| self.release(pod))).await?;
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(links) => links.retain(pods.iter()).await.map_err(internal),

@@ -2,6 +2,7 @@
 //! operators reconciles gets an event if it has no status after half a minute. An operator that a
 //! user installs writes a status, so its objects get no event.
 
+use berth_api::json::Json;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use berth_api::frameworks::{
 };
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Options;
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(30);
 const REASON: &str = "NoOperator";
 
 /// A kind with its status as JSON.
-trait Kind: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static {
+trait Kind: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static {
     /// The status, if there is one.
     fn status(&self) -> Option<&Value>;
 }

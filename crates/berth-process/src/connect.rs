@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -19,6 +19,8 @@ use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use parking_lot::{Mutex, MutexGuard};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tower::{Layer, Service};
 
 use crate::limit::Limiter;
@@ -38,12 +40,96 @@ pub struct ConnectOptions {
     /// Context of the kubeconfig to use. Default: its current context.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// kubectl's options that replace parts of a kubeconfig. `--help` lists them, `-h` does not.
+#[derive(Args, Clone, Debug, Default)]
+struct Overrides {
+    /// Cluster of the kubeconfig to use. Default: that of the context.
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    cluster: Option<String>,
+    /// Address of the API server.
+    #[arg(long, value_name = "URL", hide_short_help = true)]
+    server: Option<http::Uri>,
+    /// PEM file with the authorities that sign the API server's certificate.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    certificate_authority: Option<PathBuf>,
+    /// Do not verify the API server's certificate.
+    #[arg(long, hide_short_help = true, conflicts_with = "certificate_authority")]
+    insecure_skip_tls_verify: bool,
+    /// Name that the API server's certificate must have. Default: the host of its address.
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    tls_server_name: Option<String>,
+    /// Bearer token, in place of the credentials of the kubeconfig.
+    #[arg(long, value_name = "TOKEN", hide_short_help = true)]
+    token: Option<String>,
+    /// User to act as, which needs the right to impersonate it.
+    #[arg(long = "as", value_name = "USER", hide_short_help = true)]
+    as_user: Option<String>,
+    /// Group to act as. May be repeated.
+    #[arg(long, value_name = "GROUP", hide_short_help = true, requires = "as_user")]
+    as_group: Vec<String>,
+    /// UID to act as.
+    #[arg(long, value_name = "UID", hide_short_help = true, requires = "as_user")]
+    as_uid: Option<String>,
+    /// Time to wait for the API server's response, such as 30s, or a number of seconds. 0: no limit.
+    #[arg(long, value_name = "TIME", hide_short_help = true, value_parser = time)]
+    request_timeout: Option<Duration>,
+}
+
+/// Parses a duration, or a number of seconds, as kubectl does.
+fn time(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    let parsed = berth_controllers::duration::parse(text)?;
+    Duration::try_from(parsed).map_err(|_| "must not be negative".to_owned())
+}
+
+/// The certificates of a PEM file.
+fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+    let at = || format!("--certificate-authority {}", file.display());
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let found: Vec<Vec<u8>> = found.with_context(at)?.iter().map(|der| der.to_vec()).collect();
+    if found.is_empty() { Err(anyhow!("{}: no certificate", at())) } else { Ok(found) }
+}
+
+impl Overrides {
+    /// Replaces parts of the client's configuration.
+    fn apply(&self, config: &mut Config) -> anyhow::Result<()> {
+        if let Some(server) = &self.server {
+            config.cluster_url = server.clone();
+        }
+        if let Some(file) = &self.certificate_authority {
+            config.root_cert = Some(certificates(file)?);
+            config.root_cert_file = None;
+        }
+        config.accept_invalid_certs |= self.insecure_skip_tls_verify;
+        if self.tls_server_name.is_some() {
+            config.tls_server_name.clone_from(&self.tls_server_name);
+        }
+        if let Some(token) = &self.token {
+            config.auth_info = serde_json::from_value(serde_json::json!({ "token": token })).context("--token")?;
+        }
+        if self.as_user.is_some() {
+            config.auth_info.impersonate.clone_from(&self.as_user);
+            config.auth_info.impersonate_groups = (!self.as_group.is_empty()).then(|| self.as_group.clone());
+            config.auth_info.impersonate_uid.clone_from(&self.as_uid);
+        }
+        if let Some(limit) = self.request_timeout {
+            config.read_timeout = (!limit.is_zero()).then_some(limit);
+        }
+        Ok(())
+    }
 }
 
 impl ConnectOptions {
     /// The client configuration of the selected cluster. Sends no request.
     pub async fn config(&self) -> anyhow::Result<Config> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let (context, cluster) = (self.context.clone(), self.overrides.cluster.clone());
+        let options = KubeConfigOptions { context, cluster, user: None };
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let mut config = match &self.kubeconfig {
             Some(path) => {
@@ -59,6 +145,7 @@ impl ConnectOptions {
                 "no cluster is configured; use --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
             )?,
         };
+        self.overrides.apply(&mut config)?;
         let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(agent)));
         Ok(config)
@@ -273,5 +360,55 @@ mod tests {
         assert!(answer.expect("at once").is_err());
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         serving.abort();
+    }
+
+    /// Options on a command line.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        connect: ConnectOptions,
+    }
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: main
+contexts: [{name: main, context: {cluster: here, user: alice, namespace: team}}]
+clusters: [{name: here, cluster: {server: 'https://here:6443'}}, {name: there, cluster: {server: 'https://there:6443'}}]
+users: [{name: alice, user: {token: secret}}]
+";
+
+    async fn config(file: &Path, words: &[&str]) -> anyhow::Result<Config> {
+        let fixed = ["berth", "--kubeconfig", file.to_str().expect("text")];
+        let line = fixed.iter().chain(words);
+        <Line as clap::Parser>::try_parse_from(line)?.connect.config().await
+    }
+
+    #[tokio::test]
+    async fn kubectls_options_replace_parts_of_the_kubeconfig() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        std::fs::write(&file, KUBECONFIG).expect("written");
+        let plain = config(&file, &[]).await.expect("a configuration");
+        assert_eq!(plain.cluster_url, "https://here:6443");
+        let as_bob = ["--cluster", "there", "--as", "bob", "--as-group", "blue", "--as-group", "red"];
+        let changed = config(&file, &as_bob).await.expect("a configuration");
+        assert_eq!(
+            (changed.cluster_url.to_string().as_str(), changed.default_namespace.as_str()),
+            ("https://there:6443/", "team")
+        );
+        assert_eq!(changed.auth_info.impersonate.as_deref(), Some("bob"));
+        assert_eq!(changed.auth_info.impersonate_groups, Some(vec!["blue".to_owned(), "red".to_owned()]));
+        let elsewhere =
+            ["--server", "https://api:443", "--insecure-skip-tls-verify", "--request-timeout", "30", "--token", "t"];
+        let changed = config(&file, &elsewhere).await.expect("a configuration");
+        assert_eq!(changed.cluster_url, "https://api:443");
+        assert!(changed.accept_invalid_certs);
+        assert_eq!(changed.read_timeout, Some(Duration::from_secs(30)));
+        assert_ne!(format!("{:?}", changed.auth_info.token), "None");
+        assert_eq!(config(&file, &["--request-timeout=0"]).await.expect("a configuration").read_timeout, None);
+        assert!(config(&file, &["--as-group", "blue"]).await.is_err(), "a group needs a user");
+        let missing = config(&file, &["--certificate-authority", file.to_str().expect("text")]).await;
+        assert!(missing.unwrap_err().to_string().contains("no certificate"));
     }
 }

@@ -24,6 +24,11 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit. `None` unless both numbers are above 0 and finite.
+    pub fn new(qps: f64, burst: u32) -> Option<Self> {
+        (qps > 0.0 && qps.is_finite() && burst > 0).then_some(Limit { qps, burst })
+    }
+
     /// The limit in the format of the controllers' configuration. The controllers order their
     /// writes by it.
     pub fn of_controllers(self) -> ClientLimit {
@@ -43,8 +48,8 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?}: expected QPS/BURST, such as 50/100");
         let (qps, burst) = text.split_once('/').ok_or_else(wrong)?;
-        let limit = Limit { qps: qps.parse().map_err(|_| wrong())?, burst: burst.parse().map_err(|_| wrong())? };
-        if limit.qps > 0.0 && limit.qps.is_finite() && limit.burst > 0 { Ok(limit) } else { Err(wrong()) }
+        let (qps, burst) = (qps.parse().map_err(|_| wrong())?, burst.parse().map_err(|_| wrong())?);
+        Limit::new(qps, burst).ok_or_else(wrong)
     }
 }
 

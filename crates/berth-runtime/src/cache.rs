@@ -10,6 +10,7 @@
 //! others: see [`Cache::pack_idle`]. A cache can also keep only the parts of objects that are used:
 //! see [`Cache::project`].
 
+use berth_api::json::Json;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,8 +18,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use berth_apimachinery::condensed::Condensed;
 use kube::Resource;
 use parking_lot::{ReentrantMutex, RwLock};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::ObjectKey;
 use crate::packing::Packing;
@@ -175,7 +174,7 @@ impl<K: Resource + 'static> Cache<K> {
     /// objects, most of which are idle for a long time.
     pub fn pack_idle(&self)
     where
-        K: Serialize + DeserializeOwned,
+        K: Json,
     {
         let mut state = self.inner.state.write();
         if state.packing.is_none() {

@@ -4,23 +4,21 @@
 //! [`Followed`] reads what its user may read: all namespaces, or else one. Its [`Sight`] says
 //! whether the cache is current, and why it is not.
 
+use berth_api::json::Json;
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt;
-use kube::core::NamespaceResourceScope;
-use kube::core::Status;
+use kube::core::{ApiResource, NamespaceResourceScope, Status};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Cache;
-use crate::inform::{Filling, Step, WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
+use crate::inform::{AnyCache, Filling, Step, WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
 use crate::wire::Undecoded;
 
 /// Time after which a list is tried again that the API server rejected.
@@ -65,18 +63,18 @@ pub struct Following<K> {
 
 impl<K> Followed<K>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
 {
     /// Follows a kind without namespaces, or the objects of all namespaces.
     pub fn all(client: &Client, following: Following<K>) -> Self {
-        Self::start(vec![(None, Api::all(client.clone()))], following)
+        Self::start(vec![(None, all::<K>(client))], following)
     }
 
-    fn start(extents: Vec<(Option<String>, Api<Undecoded<K>>)>, following: Following<K>) -> Self {
+    fn start(extents: Vec<(Option<String>, Api<Undecoded>)>, following: Following<K>) -> Self {
         let cache: Cache<K> = Cache::new();
         cache.project(following.projection);
         let (shown, sight) = watch::channel(Sight::Listing);
-        let task = tokio::spawn(follow(extents, cache.clone(), shown, following.changed));
+        let task = tokio::spawn(follow(extents, Arc::new(cache.clone()), shown, following.changed));
         Self { cache, sight, task }
     }
 
@@ -93,35 +91,37 @@ where
 
 impl<K> Followed<K>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + DeserializeOwned
-        + Clone
-        + Debug
-        + Send
-        + Sync
-        + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Json + Clone + Send + Sync + 'static,
 {
     /// Follows the objects of all namespaces, or those of `namespace` if the user may not list all.
     pub fn within_rights(client: &Client, namespace: &str, following: Following<K>) -> Self {
-        let own = Api::namespaced(client.clone(), namespace);
-        Self::start(vec![(None, Api::all(client.clone())), (Some(namespace.to_owned()), own)], following)
+        Self::start(vec![(None, all::<K>(client)), within::<K>(client, namespace)], following)
     }
 
     /// Follows the objects of one namespace.
     pub fn namespaced(client: &Client, namespace: &str, following: Following<K>) -> Self {
-        Self::start(vec![(Some(namespace.to_owned()), Api::namespaced(client.clone(), namespace))], following)
+        Self::start(vec![within::<K>(client, namespace)], following)
     }
 }
 
+/// The API of the objects of all namespaces.
+fn all<K: Resource<DynamicType = ()>>(client: &Client) -> Api<Undecoded> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+/// A namespace and the API of its objects.
+fn within<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> (Option<String>, Api<Undecoded>) {
+    let api = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()));
+    (Some(namespace.to_owned()), api)
+}
+
 /// Follows the first extent that the user may list.
-async fn follow<K>(
-    extents: Vec<(Option<String>, Api<Undecoded<K>>)>,
-    cache: Cache<K>,
+async fn follow(
+    extents: Vec<(Option<String>, Api<Undecoded>)>,
+    cache: Arc<dyn AnyCache>,
     shown: watch::Sender<Sight>,
     changed: Arc<Notify>,
-) where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-{
+) {
     let show = |sight: Sight| {
         shown.send_replace(sight);
         changed.notify_one();
@@ -141,10 +141,12 @@ async fn follow<K>(
 }
 
 /// Lists and watches until the API server rejects that. Returns the rejection.
-async fn inform<K>(api: &Api<Undecoded<K>>, namespace: Option<&str>, cache: &Cache<K>, show: &impl Fn(Sight)) -> Sight
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-{
+async fn inform(
+    api: &Api<Undecoded>,
+    namespace: Option<&str>,
+    cache: &Arc<dyn AnyCache>,
+    show: &(impl Fn(Sight) + Sync),
+) -> Sight {
     let live = || show(Sight::Live(namespace.map(str::to_owned)));
     let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
     let mut filling = Filling::new(cache.clone());

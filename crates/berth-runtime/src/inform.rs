@@ -1,15 +1,15 @@
 //! Fills one cache by list and watch, and keeps it up to date.
 
+use berth_api::json::Json;
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt;
+use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
 
 use crate::kinds::Serving;
@@ -22,9 +22,60 @@ pub(crate) const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// From this delay on, failures are logged as warnings.
 pub(crate) const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 
+/// The cache of any kind, as lists and watches see it.
+pub(crate) trait AnyCache: Send + Sync {
+    /// Applies an object from a list or watch. It is decoded only if the cache does not have its
+    /// version.
+    fn apply_if_new(&self, object: &Undecoded);
+    /// See [`Cache::remove`].
+    fn remove(&self, object: &Undecoded);
+    /// See [`Cache::retain`].
+    fn retain(&self, listed: &BTreeSet<ObjectKey>);
+    /// See [`Cache::forget_before`].
+    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>);
+    /// See [`Cache::set_complete`].
+    fn set_complete(&self, complete: bool);
+}
+
+impl<K> AnyCache for Cache<K>
+where
+    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
+{
+    fn apply_if_new(&self, object: &Undecoded) {
+        if self.knows(object) {
+            return;
+        }
+        match object.decode() {
+            Ok(object) => self.apply(object),
+            // An invalid object is skipped, so that the controllers still get all other objects.
+            Err(error) => warn_of_invalid(&K::kind(&()), object, &error),
+        }
+    }
+
+    fn remove(&self, object: &Undecoded) {
+        self.remove(object);
+    }
+
+    fn retain(&self, listed: &BTreeSet<ObjectKey>) {
+        self.retain(listed);
+    }
+
+    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>) {
+        self.forget_before(revision, listed);
+    }
+
+    fn set_complete(&self, complete: bool) {
+        self.set_complete(complete);
+    }
+}
+
+fn warn_of_invalid(kind: &str, object: &Undecoded, error: &serde_json::Error) {
+    tracing::warn!(kind, key = %ObjectKey::of(object), %error, "cannot decode an object");
+}
+
 /// A cache, and the keys of the list that fills it.
-pub(crate) struct Filling<K> {
-    cache: Cache<K>,
+pub(crate) struct Filling {
+    cache: Arc<dyn AnyCache>,
     listed: BTreeSet<ObjectKey>,
 }
 
@@ -39,16 +90,13 @@ pub(crate) enum Step {
     Changed,
 }
 
-impl<K> Filling<K>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
-{
-    pub(crate) fn new(cache: Cache<K>) -> Self {
+impl Filling {
+    pub(crate) fn new(cache: Arc<dyn AnyCache>) -> Self {
         Self { cache, listed: BTreeSet::new() }
     }
 
     /// Applies an event to the cache.
-    pub(crate) fn take(&mut self, event: watcher::Event<Undecoded<K>>) -> Step {
+    pub(crate) fn take(&mut self, event: watcher::Event<Undecoded>) -> Step {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
@@ -56,7 +104,7 @@ where
             }
             watcher::Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
-                apply_if_new(&self.cache, &object);
+                self.cache.apply_if_new(&object);
                 Step::Listing
             }
             watcher::Event::InitDone => {
@@ -66,7 +114,7 @@ where
                 Step::Listed
             }
             watcher::Event::Apply(object) => {
-                apply_if_new(&self.cache, &object);
+                self.cache.apply_if_new(&object);
                 Step::Changed
             }
             watcher::Event::Delete(object) => {
@@ -78,10 +126,11 @@ where
 }
 
 /// The source of a cache.
-pub(crate) struct Source<K> {
-    pub(crate) api: Api<Undecoded<K>>,
+pub(crate) struct Source {
+    pub(crate) api: Api<Undecoded>,
+    pub(crate) resource: ApiResource,
     pub(crate) watches: watcher::Config,
-    pub(crate) cache: Cache<K>,
+    pub(crate) cache: Arc<dyn AnyCache>,
     pub(crate) clock: Clock,
     /// True if the manager waits until this cache is filled, regardless of the time that takes. It
     /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
@@ -92,13 +141,10 @@ pub(crate) struct Source<K> {
     pub(crate) gate: Arc<RwLock<()>>,
 }
 
-impl<K> Source<K>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-{
+impl Source {
     /// Lists and watches. Lists again if the watch was interrupted for too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
-        let Self { api, watches, cache, clock, required, gate } = self;
+        let Self { api, resource, watches, cache, clock, required, gate } = self;
         let mut stream = pin!(watcher(api.clone(), watches.clone()));
         let mut filling = Filling::new(cache.clone());
         let mut backoff = WATCH_BACKOFF_BASE;
@@ -120,9 +166,9 @@ where
                         if !required {
                             let _ = synced.send(true);
                         }
-                        tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
+                        tracing::warn!(kind = resource.kind, %error, ?backoff, "watch failed, retrying");
                     } else {
-                        tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
+                        tracing::debug!(kind = resource.kind, %error, ?backoff, "watch failed, retrying");
                     }
                     clock.sleep(backoff).await;
                     backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
@@ -170,24 +216,6 @@ where
                 // The task that follows the definitions has ended, and its own error is reported.
                 std::future::pending::<()>().await;
             }
-        }
-    }
-}
-
-/// Applies an object from a list or watch to the cache. It is decoded only if the cache does not
-/// have its version.
-pub(crate) fn apply_if_new<K>(cache: &Cache<K>, object: &Undecoded<K>)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
-{
-    if cache.knows(object) {
-        return;
-    }
-    match object.decode() {
-        Ok(object) => cache.apply(object),
-        // An invalid object is skipped, so that the controllers still get all other objects.
-        Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot decode an object");
         }
     }
 }

@@ -48,7 +48,7 @@ pub use selection::{InvalidItem, Selection};
 pub use view::{Rows, View};
 pub use wire::decode;
 pub use work::Work;
-pub use writer::{Writer, Written, is_controlled_by, owned_by};
+pub use writer::{Writer, Written, is_controlled_by, owned_by, shared_by};
 
 use std::fmt;
 use std::future::Future;

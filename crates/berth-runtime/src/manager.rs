@@ -1,5 +1,6 @@
 //! The manager, which runs caches and controllers.
 
+use berth_api::json::Json;
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -11,14 +12,14 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
+use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 
 use crate::cache::Subscriber;
-use crate::inform::Source;
+use crate::inform::{AnyCache, Source};
 use crate::kinds::{Kinds, Serving};
 use crate::wire::Undecoded;
 use crate::work::Work;
@@ -154,7 +155,7 @@ impl Manager {
     /// Returns the cache of a kind over all namespaces. All callers share one watch per kind.
     pub fn cache<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(true)
     }
@@ -173,7 +174,7 @@ impl Manager {
     /// cache keeps its objects.
     pub fn cache_if_served<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(false)
     }
@@ -192,16 +193,18 @@ impl Manager {
     /// Returns the cache of a kind, and adds its informer on the first call.
     fn cache_of<K>(&mut self, required: bool) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         if let Some(known) = self.caches.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Cache<K>>()) {
             return known.clone();
         }
         let cache: Cache<K> = Cache::new();
+        let resource = ApiResource::erase::<K>(&());
         let source = Source {
-            api: Api::<Undecoded<K>>::all(self.client.clone()),
+            api: Api::<Undecoded>::all_with(self.client.clone(), &resource),
+            resource,
             watches: self.watches.clone(),
-            cache: cache.clone(),
+            cache: Arc::new(cache.clone()),
             clock: self.clock.clone(),
             required,
             gate: self.gate.clone(),
@@ -238,11 +241,15 @@ impl Manager {
     /// the last writes of the previous leader yet.
     pub fn cache_to_decide_by<K>(&mut self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
         let cache = self.cache::<K>();
-        let (api, kept, clock) = (Api::<Undecoded<K>>::all(self.client.clone()), cache.clone(), self.clock.clone());
-        let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), kept.clone(), clock.clone())) };
+        let resource = ApiResource::erase::<K>(&());
+        let api = Api::<Undecoded>::all_with(self.client.clone(), &resource);
+        let (kept, clock): (Arc<dyn AnyCache>, _) = (Arc::new(cache.clone()), self.clock.clone());
+        let read = move || -> BoxFuture<()> {
+            Box::pin(takeover::catch_up(resource.kind.clone(), api.clone(), kept.clone(), clock.clone()))
+        };
         self.catching_up.insert(TypeId::of::<K>(), Box::new(read));
         cache
     }

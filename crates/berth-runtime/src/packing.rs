@@ -7,11 +7,10 @@
 //! the type cannot represent: fractions of a second in times of other clients, which Kubernetes
 //! also drops.
 
+use berth_api::json::Json;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_apimachinery::condensed::{Condensed, Condenser};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 /// Packs objects of one kind.
 pub(crate) struct Packing<K> {
@@ -22,7 +21,7 @@ pub(crate) struct Packing<K> {
     unpacked: AtomicU64,
 }
 
-impl<K: Serialize + DeserializeOwned> Packing<K> {
+impl<K: Json> Packing<K> {
     pub(crate) fn new() -> Self {
         Self { condenser: Condenser::default(), write, read, unpacked: AtomicU64::new(0) }
     }
@@ -46,10 +45,11 @@ impl<K> Packing<K> {
     }
 }
 
-fn write<K: Serialize>(object: &K) -> Option<Vec<u8>> {
-    serde_json::to_vec(object).ok()
+fn write<K: Json>(object: &K) -> Option<Vec<u8>> {
+    object.to_json_text().ok()
 }
 
-fn read<K: DeserializeOwned>(text: &[u8]) -> K {
-    serde_json::from_slice(text).expect("an object can be parsed from its own serialisation")
+fn read<K: Json>(text: &[u8]) -> K {
+    let read = std::str::from_utf8(text).ok().and_then(|text| K::from_json_text(text).ok());
+    read.expect("an object can be parsed from its own serialisation")
 }

@@ -3,16 +3,15 @@
 //! allocate the same quota or node twice.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
-use crate::inform::apply_if_new;
+use crate::inform::AnyCache;
 use crate::wire::Undecoded;
-use crate::{Cache, Clock, ObjectKey};
+use crate::{Clock, ObjectKey};
 
 /// Number of objects per page, as in the lists of a watch.
 const PAGE: u32 = 500;
@@ -22,24 +21,18 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// Updates a cache to the current state of the API, regardless of its watch. Retries until the read
 /// succeeds, because controllers must not act on an outdated state.
-pub(crate) async fn catch_up<K>(api: Api<Undecoded<K>>, cache: Cache<K>, clock: Clock)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-{
+pub(crate) async fn catch_up(kind: String, api: Api<Undecoded>, cache: Arc<dyn AnyCache>, clock: Clock) {
     let mut backoff = BACKOFF_BASE;
-    while let Err(error) = read(&api, &cache).await {
+    while let Err(error) = read(&api, cache.as_ref()).await {
         let error = crate::brief(&error);
-        tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "cannot list objects before the controllers start, retrying");
+        tracing::warn!(kind, %error, ?backoff, "cannot list objects before the controllers start, retrying");
         clock.sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);
     }
 }
 
 /// Lists all objects into the cache and removes those that are not listed.
-async fn read<K>(api: &Api<Undecoded<K>>, cache: &Cache<K>) -> Result<(), kube::Error>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + 'static,
-{
+async fn read(api: &Api<Undecoded>, cache: &dyn AnyCache) -> Result<(), kube::Error> {
     // Without a resourceVersion the server returns its current state, not a cached one.
     let mut params = ListParams::default().limit(PAGE);
     let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
@@ -47,7 +40,7 @@ where
         let page = api.list(&params).await?;
         for object in &page.items {
             listed.insert(ObjectKey::of(object));
-            apply_if_new(cache, object);
+            cache.apply_if_new(object);
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

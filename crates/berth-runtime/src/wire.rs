@@ -6,47 +6,48 @@
 
 use std::borrow::Cow;
 use std::fmt::{Debug, Formatter};
-use std::marker::PhantomData;
 use std::ops::Range;
 
+use berth_api::json::Json;
 use berth_apimachinery::managed_text;
 use kube::Resource;
 use kube::api::ObjectMeta;
-use serde::de::DeserializeOwned;
+use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An undecoded object: its identity and its text.
+/// An undecoded object of any kind: its identity and its text. Lists and watches read objects of
+/// this type, so they are compiled once and not once per kind.
 #[derive(Clone)]
-pub(crate) struct Undecoded<K> {
+pub(crate) struct Undecoded {
     /// Name, namespace, uid and resourceVersion only.
     metadata: ObjectMeta,
     text: Box<RawValue>,
     /// Range of `managedFields` in the text.
     managed: Option<Range<usize>>,
-    kind: PhantomData<fn() -> K>,
 }
 
-impl<K: DeserializeOwned> Undecoded<K> {
+impl Undecoded {
     /// Decodes the object without `managedFields`.
-    pub(crate) fn decode(&self) -> Result<K, serde_json::Error> {
-        decode_without(self.text.get(), self.managed.clone())
+    pub(crate) fn decode<K: Json>(&self) -> Result<K, serde_json::Error> {
+        K::from_json_text(&without(self.text.get(), self.managed.clone()))
     }
 }
 
-impl<K> Debug for Undecoded<K> {
+impl Debug for Undecoded {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Undecoded").field("name", &self.metadata.name).finish_non_exhaustive()
     }
 }
 
-impl<'de, K> Deserialize<'de> for Undecoded<K> {
+impl<'de> Deserialize<'de> for Undecoded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let (range, managed) =
             managed_text::metadata(text.get().as_bytes()).ok_or_else(|| serde::de::Error::missing_field("metadata"))?;
         let within = managed.clone().map(|managed| managed.start - range.start..managed.end - range.start);
-        let metadata: Identity = decode_without(&text.get()[range], within).map_err(serde::de::Error::custom)?;
+        let metadata: Identity =
+            serde_json::from_str(&without(&text.get()[range], within)).map_err(serde::de::Error::custom)?;
         let metadata = ObjectMeta {
             name: metadata.name,
             namespace: metadata.namespace,
@@ -54,7 +55,7 @@ impl<'de, K> Deserialize<'de> for Undecoded<K> {
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        Ok(Self { metadata, text, managed, kind: PhantomData })
+        Ok(Self { metadata, text, managed })
     }
 }
 
@@ -68,24 +69,24 @@ struct Identity {
     resource_version: Option<String>,
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Undecoded<K> {
-    type DynamicType = ();
-    type Scope = K::Scope;
+impl Resource for Undecoded {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
 
-    fn kind(dt: &()) -> Cow<'_, str> {
-        K::kind(dt)
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.kind)
     }
 
-    fn group(dt: &()) -> Cow<'_, str> {
-        K::group(dt)
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.group)
     }
 
-    fn version(dt: &()) -> Cow<'_, str> {
-        K::version(dt)
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.version)
     }
 
-    fn plural(dt: &()) -> Cow<'_, str> {
-        K::plural(dt)
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.plural)
     }
 
     fn meta(&self) -> &ObjectMeta {
@@ -98,20 +99,17 @@ impl<K: Resource<DynamicType = ()>> Resource for Undecoded<K> {
 }
 
 /// Decodes an object without its `metadata.managedFields`.
-pub fn decode<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
-    decode_without(text, managed_text::managed_fields(text.as_bytes()))
+pub fn decode<K: Json>(text: &str) -> Result<K, serde_json::Error> {
+    K::from_json_text(&without(text, managed_text::managed_fields(text.as_bytes())))
 }
 
-fn decode_without<K: DeserializeOwned>(text: &str, range: Option<Range<usize>>) -> Result<K, serde_json::Error> {
-    match range {
-        Some(range) => {
-            let mut lean = String::with_capacity(text.len() - range.len());
-            lean.push_str(&text[..range.start]);
-            lean.push_str(&text[range.end..]);
-            serde_json::from_str(&lean)
-        }
-        None => serde_json::from_str(text),
-    }
+/// The text without this part.
+fn without(text: &str, range: Option<Range<usize>>) -> Cow<'_, str> {
+    let Some(range) = range else { return Cow::Borrowed(text) };
+    let mut lean = String::with_capacity(text.len() - range.len());
+    lean.push_str(&text[..range.start]);
+    lean.push_str(&text[range.end..]);
+    Cow::Owned(lean)
 }
 
 #[cfg(test)]
@@ -121,9 +119,8 @@ mod tests {
 
     use super::*;
 
-    fn without(text: &str) -> Value {
-        let range = managed_text::managed_fields(text.as_bytes());
-        let lean = range.map_or_else(|| text.to_owned(), |r| format!("{}{}", &text[..r.start], &text[r.end..]));
+    fn lean(text: &str) -> Value {
+        let lean = without(text, managed_text::managed_fields(text.as_bytes()));
         serde_json::from_str(&lean).unwrap_or_else(|error| panic!("{lean}: {error}"))
     }
 
@@ -143,11 +140,11 @@ mod tests {
         ];
         for shape in shapes {
             let expected = json!({"kind": "K", "metadata": {"name": "n"}, "data": {"managedFields": "x"}});
-            assert_eq!(without(&shape), expected, "{shape}");
+            assert_eq!(lean(&shape), expected, "{shape}");
         }
-        assert_eq!(without(r#"{"metadata":{"managedFields":null}}"#), json!({"metadata": {}}));
+        assert_eq!(lean(r#"{"metadata":{"managedFields":null}}"#), json!({"metadata": {}}));
         assert_eq!(
-            without(r#"{"spec":{"metadata":{"managedFields":[]}}}"#)["spec"]["metadata"]["managedFields"],
+            lean(r#"{"spec":{"metadata":{"managedFields":[]}}}"#)["spec"]["metadata"]["managedFields"],
             json!([])
         );
     }
@@ -165,10 +162,10 @@ mod tests {
     #[test]
     fn the_identity_of_an_object_is_known_before_it_is_decoded() {
         let text = r#"{"metadata":{"name":"n","namespace":"s","resourceVersion":"7","managedFields":[{"manager":"m"}]},"data":{"a":"b"}}"#;
-        let undecoded: Undecoded<ConfigMap> = serde_json::from_str(text).unwrap();
+        let undecoded: Undecoded = serde_json::from_str(text).unwrap();
         assert_eq!(undecoded.meta().namespace.as_deref(), Some("s"));
         assert_eq!(undecoded.meta().resource_version.as_deref(), Some("7"));
-        let decoded = undecoded.decode().unwrap();
+        let decoded: ConfigMap = undecoded.decode().unwrap();
         assert_eq!(decoded.data.unwrap()["a"], "b");
         assert!(decoded.metadata.managed_fields.is_none());
     }

@@ -1,27 +1,31 @@
 //! The writes of controllers that create objects for other objects. A writer writes objects of one
 //! kind, and adds each written object to the cache at once, so that no object is created twice.
 
+use berth_api::json::Json;
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{Cache, Manager, is_already_exists, is_not_found, write};
 
 /// The reference of an object to its controlling owner.
 pub fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference { controller: Some(true), block_owner_deletion: Some(true), ..shared_by(owner) }
+}
+
+/// The reference of an object to an owner that does not control it.
+pub fn shared_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
         name: owner.name_any(),
         uid: owner.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
+        controller: None,
+        block_owner_deletion: None,
     }
 }
 
@@ -31,18 +35,10 @@ pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
 }
 
 /// A kind whose objects a [`Writer`] can write.
-pub trait Written:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned + 'static
-{
-}
+pub trait Written: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static {}
 
 impl<K> Written for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned
-        + 'static
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static
 {
 }
 
@@ -87,7 +83,7 @@ impl<K: Written> Writer<K> {
         match self.create(object).await {
             Ok(_) => Ok(()),
             Err(error) if is_already_exists(&error) => {
-                let known = self.api(object).get(&object.name_any()).await?;
+                let known = write::get(&self.api(object), &object.name_any()).await?;
                 if !is_controlled_by(&known, owner.meta().uid.as_deref().unwrap_or_default()) {
                     return Err(error);
                 }
@@ -181,10 +177,10 @@ impl<K: Written> Writer<K> {
     async fn delete_with(&self, object: &K, params: DeleteParams) -> kube::Result<()> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..params };
-        match self.api(object).delete(&object.name_any(), &params).await {
+        match write::delete(&self.api(object), &object.name_any(), &params).await {
             Ok(answer) => {
                 // The API returns the object while it terminates, or a Status once it is gone.
-                match answer.left() {
+                match answer {
                     Some(left) => self.cache.observe(left),
                     None => self.cache.observe_deleted(object),
                 }

@@ -6,6 +6,8 @@
 //! paused clock: an hour of cluster time takes only as long as its decisions, and the same seed
 //! gives the same report, byte for byte.
 //!
+//! [`whole`] replays a trace of a real cluster in the same way, every job as a Job.
+//!
 //! This crate does not make scheduling decisions. It sends requests to the API and checks the
 //! responses.
 
@@ -22,6 +24,7 @@ pub mod resource;
 pub mod runner;
 pub mod scenario;
 pub mod table;
+pub mod whole;
 
 pub use runner::{Outcome, run_in_virtual_time};
 pub use scenario::Scenario;

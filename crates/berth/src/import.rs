@@ -22,7 +22,8 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::component::connect::{self, ConnectOptions};
+use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::limit::{Limit, Limiter};
 use crate::process;
 use crate::team::in_words;
 
@@ -57,6 +58,12 @@ pub struct ImportOptions {
     /// Number of pods that are imported at once.
     #[arg(short, long, default_value = "8", value_parser = clap::value_parser!(u8).range(1..))]
     concurrent_workers: u8,
+    /// Maximum requests per second, for each kind of object. Default: no limit, or 50 with --burst.
+    #[arg(long)]
+    qps: Option<f64>,
+    /// Maximum burst of requests after a pause. Default: no limit, or 50 with --qps.
+    #[arg(long)]
+    burst: Option<u32>,
     /// Only check what would be imported.
     #[arg(long, default_value = "true", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     dry_run: bool,
@@ -99,6 +106,15 @@ impl ImportOptions {
         Ok(rules)
     }
 
+    /// The limit of requests; `None` without one.
+    fn limit(&self) -> anyhow::Result<Option<Limit>> {
+        if self.qps.is_none() && self.burst.is_none() {
+            return Ok(None);
+        }
+        let limit = Limit::new(self.qps.unwrap_or(50.0), self.burst.unwrap_or(50));
+        limit.map(Some).context("--qps and --burst must be above 0")
+    }
+
     fn added(&self) -> anyhow::Result<BTreeMap<String, String>> {
         for (key, value) in &self.add_labels {
             let wrong = names::is_qualified_name(key).into_iter().chain(names::is_label_value(value)).next();
@@ -115,8 +131,9 @@ async fn run(
     rules: &[Rule],
     add_labels: &BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
-    let config = options.connect.config().await?;
-    let client = if options.dry_run { connect::asking(config)? } else { connect::persistent(config)? };
+    let mut config = options.connect.config().await?;
+    config.default_retry &= !options.dry_run;
+    let client = connect::client(config, &Requests::default(), &Limiter::new(options.limit()?))?;
     let listed = objects::list(&client, false).await.map_err(|unlisted| in_words(&unlisted.plural, unlisted.source))?;
     if let Some(missing) = listed.missing.first() {
         bail!("{missing}");
@@ -258,4 +275,31 @@ async fn write(client: &Client, imported: Imported, now: Timestamp) -> Result<()
         stored = workloads.get(&name).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// Options on a command line.
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        import: ImportOptions,
+    }
+
+    fn limit(words: &[&str]) -> anyhow::Result<Option<Limit>> {
+        let line = ["berth", "-n", "team", "--queuemapping-file", "rules.yaml"].iter().chain(words);
+        Line::try_parse_from(line)?.import.limit()
+    }
+
+    #[test]
+    fn requests_are_limited_by_the_options_of_kueues_importer() {
+        assert_eq!(limit(&[]).expect("no limit"), None);
+        assert_eq!(limit(&["--qps", "20.5"]).expect("a limit"), Limit::new(20.5, 50));
+        assert_eq!(limit(&["--burst=10"]).expect("a limit"), Limit::new(50.0, 10));
+        assert!(limit(&["--qps", "0"]).is_err());
+    }
 }

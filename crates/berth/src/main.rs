@@ -24,12 +24,14 @@ mod job_name;
 mod journal;
 mod kueuectl;
 mod listing;
+mod log;
 mod manual;
 mod migrate;
 mod node;
 mod node_health;
 mod page;
 mod populate;
+mod replay;
 mod run;
 mod team;
 mod template;
@@ -38,7 +40,6 @@ mod top;
 mod unqueued;
 mod up;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use batch::control::Change;
@@ -188,20 +189,16 @@ fn main() -> ExitCode {
     let matches = Cli::command().bin_name(name).get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // A component in its own process logs its progress by default.
-    let level = match command {
-        Command::Controller(_) | Command::Cluster(_) => "warn,berth=info",
+    let usual = match command {
+        Command::Controller(_) | Command::Cluster(_) => log::PROGRESS,
         // The screen belongs to the views, which show failures themselves.
         Command::Top(_) => "off",
         _ => "warn",
     };
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level)),
-        )
-        .init();
+    match &command {
+        Command::Controller(options) => options.log.start(usual),
+        _ => log::LogOptions::default().start(usual),
+    }
     let result = match command {
         Command::Up(options) => up::main(&options),
         Command::Apiserver(options) => apiserver::main(&options),
@@ -216,7 +213,7 @@ fn main() -> ExitCode {
         Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Team(options) => team::main(&options),
-        Command::Replay(options) => report(berth_foresight::command::replay::run(&options)),
+        Command::Replay(options) => report(replay::main(&options)),
         Command::Forecast(options) => foresee::forecast(&options),
         Command::WhatIf(options) => foresee::what_if(&options),
         Command::Snapshot(options) => foresee::snapshot(&options),

@@ -10,10 +10,12 @@ use berth_foresight::migrate::{Inventory, Orders};
 use berth_foresight::objects::Document;
 use berth_runtime::Clock;
 use clap::Args;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, GroupVersionKind, ListParams};
 use kube::{Api, Client};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::component::connect::{self, ConnectOptions};
@@ -83,9 +85,11 @@ async fn inventory(client: &Client, namespace: &str) -> anyhow::Result<Inventory
     inventory
         .documents
         .retain(|it| it.value["kind"] != "CustomResourceDefinition" || it.value["spec"]["group"] == KUEUE);
-    match configuration(client, namespace).await {
-        Ok(found) => inventory.documents.extend(found.map(|value| Document { value, source: None })),
-        Err(error) => inventory.unread.push(format!("{error:#}")),
+    for found in [configuration(client, namespace).await, deployments(client, namespace).await] {
+        match found {
+            Ok(found) => inventory.documents.extend(found.into_iter().map(|value| Document { value, source: None })),
+            Err(error) => inventory.unread.push(format!("{error:#}")),
+        }
     }
     let queues = inventory.documents.iter().filter(|it| it.value["kind"] == "ClusterQueue");
     let queues: Vec<String> =
@@ -145,18 +149,29 @@ fn kinds(with_all_pods: bool) -> Vec<(ApiResource, ListParams)> {
 }
 
 /// The ConfigMap with Kueue's configuration; its name depends on how Kueue was installed.
-async fn configuration(client: &Client, namespace: &str) -> anyhow::Result<Option<Value>> {
+async fn configuration(client: &Client, namespace: &str) -> anyhow::Result<Vec<Value>> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let list =
         api.list(&ListParams::default()).await.with_context(|| format!("ConfigMaps of namespace {namespace}"))?;
     let has =
         |map: &ConfigMap| map.data.as_ref().is_some_and(|data| data.contains_key("controller_manager_config.yaml"));
-    Ok(list.items.into_iter().find(has).map(|map| {
-        let mut value = json!(map);
-        value["apiVersion"] = json!("v1");
-        value["kind"] = json!("ConfigMap");
-        value
-    }))
+    Ok(list.items.iter().find(|map| has(map)).map(typed).into_iter().collect())
+}
+
+/// The Deployments of Kueue's namespace: Kueue's own may set feature gates on its command line.
+async fn deployments(client: &Client, namespace: &str) -> anyhow::Result<Vec<Value>> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let list =
+        api.list(&ListParams::default()).await.with_context(|| format!("Deployments of namespace {namespace}"))?;
+    Ok(list.items.iter().map(typed).collect())
+}
+
+/// An object of a list, with the version and kind that the entries of a list lack.
+fn typed<K: k8s_openapi::Resource + Serialize>(object: &K) -> Value {
+    let mut value = json!(object);
+    value["apiVersion"] = json!(K::API_VERSION);
+    value["kind"] = json!(K::KIND);
+    value
 }
 
 /// The pending workloads of a queue in the order in which Kueue would consider them.

@@ -73,7 +73,7 @@ pub(crate) async fn forward(
 pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<'_>) -> Result<Response<Body>, String> {
     let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);
-    let stream = connection::open(&host, port, name.clone(), remote.tls.clone()?).await?;
+    let stream = connection::open(objects, &host, port, name.clone(), remote.tls.clone()?).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
     // Drives the connection until the response body has been read or dropped.

@@ -19,7 +19,7 @@ mod websocket;
 
 pub(crate) use containers::selected as selected_container;
 pub(crate) use session::{Carrier, Sessions, Unread};
-pub use streams::{Command, Container, Forward, PodStreams};
+pub use streams::{Command, Container, Dial, Forward, PodStreams};
 pub(crate) use upgrade::{Link, StreamedBody, Wire};
 
 use std::sync::Arc;

@@ -1,11 +1,14 @@
 //! The interface between this server and the nodes that run pods.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
 use berth_pod_runtime::{Duplex, ExitStatus, LogQuery, LogStream, RuntimeError, StreamIo};
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 /// A container in the spec of a pod. The implementation of [`PodStreams`] finds out whether it
 /// runs.
@@ -24,6 +27,10 @@ pub type Command = Box<dyn FnOnce(StreamIo) -> BoxFuture<'static, Result<ExitSta
 
 /// Connects a stream to a port of a pod, and returns when either side has closed it.
 pub type Forward = Arc<dyn Fn(u16, Box<dyn Duplex>) -> BoxFuture<'static, Result<(), RuntimeError>> + Send + Sync>;
+
+/// Opens a TCP connection to an address of a pod or of another machine. This process may be unable to
+/// reach the pod network by itself.
+pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> + Send + Sync>;
 
 /// Streams of the programs in pods: replaces the servers of the kubelets.
 ///

@@ -58,7 +58,8 @@ impl Endpoint {
         let failed = |what: &dyn std::fmt::Display| format!("Post {shown}: {what}");
         let (host, port) = self.place.address(objects).map_err(|why| failed(&why))?;
         let tls = self.trust.config().map_err(|why| failed(&why))?;
-        let stream = connection::open(&host, port, self.place.server_name(), tls).await.map_err(|why| failed(&why))?;
+        let opened = connection::open(objects, &host, port, self.place.server_name(), tls).await;
+        let stream = opened.map_err(|why| failed(&why))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|error| failed(&error))?;
         let request = Request::builder()

@@ -13,6 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::verifier::{Anybody, Verifier};
+use crate::Objects;
 use crate::pki::Identity;
 use berth_kinds::client_config::certificates;
 
@@ -95,12 +96,13 @@ fn tls(
 
 /// Opens a connection to a server that proves to be `server_name`.
 pub(crate) async fn open(
+    objects: &Objects,
     host: &str,
     port: u16,
     server_name: String,
     tls: Arc<rustls::ClientConfig>,
 ) -> Result<TokioIo<TlsStream<TcpStream>>, String> {
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let stream = objects.connect(host, port).await.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
     let name = ServerName::try_from(server_name).map_err(|error| error.to_string())?;
     let stream = TlsConnector::from(tls).connect(name, stream).await;

@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use crate::harness::Server;
 
@@ -378,6 +379,33 @@ async fn a_webhook_service_is_resolved_by_its_endpoints() {
     let message = "admission webhook \"svc.example.com\" denied the request without explanation";
     assert_eq!(rejected["message"], message);
     assert_eq!(hook_server.seen()[0].0, "/v");
+}
+
+#[tokio::test]
+async fn a_webhook_in_a_pod_network_is_reached_by_the_given_connections() {
+    const POD: &str = "10.255.0.7";
+    let hook_server = WebhookServer::start(|_, _| json!({"allowed": false})).await;
+    let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(|| "2026-01-01T00:00:00Z".parse().unwrap()));
+    config.dial = Some(Arc::new(|address| {
+        assert_eq!(address.ip().to_string(), POD);
+        Box::pin(TcpStream::connect(("127.0.0.1", address.port())))
+    }));
+    let server = Server { api: ApiServer::new(config) };
+    server.post("/api/v1/namespaces", json!({"metadata": {"name": "team-a"}})).await.expect(201);
+    let ports = json!([{"name": "https", "port": 443}]);
+    let object = json!({"metadata": {"name": "hook"}, "spec": {"ports": ports}});
+    server.post("/api/v1/namespaces/team-a/services", object).await.expect(201);
+    let slice = json!({
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": [POD]}], "ports": [{"name": "https", "port": hook_server.port}],
+    });
+    server.post("/apis/discovery.k8s.io/v1/namespaces/team-a/endpointslices", slice).await.expect(201);
+    let service = json!({"service": {"name": "hook", "namespace": "team-a"}, "caBundle": hook_server.ca_bundle});
+    let check = json!([webhook("svc", service, json!({}))]);
+    configure(&server, "ValidatingWebhookConfiguration", "svc", check).await;
+    let rejected = server.post(MAPS, map("one")).await.expect(400);
+    assert_eq!(rejected["message"], "admission webhook \"svc.example.com\" denied the request without explanation");
+    assert_eq!(hook_server.seen().len(), 1);
 }
 
 /// Operation, resource, subresource, kind and name in a review.

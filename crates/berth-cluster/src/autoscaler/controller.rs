@@ -249,7 +249,7 @@ impl Autoscaler {
     async fn grow(&self, growth: &Growth, view: &View) -> Result<(), Error> {
         let api: Api<NodePool> = Api::all(self.client.clone());
         match &growth.new_pool {
-            Some(pool) => match api.create(&PostParams::default(), pool).await {
+            Some(pool) => match berth_runtime::write::create(&api, &PostParams::default(), pool).await {
                 Ok(created) => {
                     self.pools.observe(created.clone());
                     let message = format!(
@@ -287,7 +287,9 @@ impl Autoscaler {
             "spec": { "nodes": spec.nodes, "resizeRequests": spec.resize_requests },
         });
         let api: Api<NodePool> = Api::all(self.client.clone());
-        self.pools.observe(api.patch(&pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?);
+        self.pools.observe(
+            berth_runtime::write::patch(&api, &pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?,
+        );
         Ok(())
     }
 
@@ -338,7 +340,7 @@ impl Autoscaler {
         }
         for key in &plan.evict {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-            match api.delete(&key.name, &DeleteParams::default()).await {
+            match berth_runtime::write::delete(&api, &key.name, &DeleteParams::default()).await {
                 Ok(_) => {}
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -354,9 +356,9 @@ impl Autoscaler {
             let Some(pool) = self.pools.get(&ObjectKey::cluster(name)) else { continue };
             let preconditions = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
             let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            match api.delete(name, &parameters).await {
-                Ok(either) => {
-                    if either.is_right() {
+            match berth_runtime::write::delete(&api, name, &parameters).await {
+                Ok(going) => {
+                    if going.is_none() {
                         self.pools.observe_deleted(&pool);
                     }
                 }
@@ -382,7 +384,7 @@ impl Autoscaler {
         let patch =
             json!({ "metadata": { "resourceVersion": node.metadata.resource_version }, "spec": { "taints": taints } });
         let api: Api<Node> = Api::all(self.client.clone());
-        match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(node) => self.nodes.observe(node),
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),

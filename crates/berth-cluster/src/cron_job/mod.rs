@@ -105,7 +105,7 @@ impl Controller {
             }
             Err(error) if berth_runtime::is_already_exists(&error) => {
                 // A step that ended before it wrote the status may have created it.
-                let known = self.jobs.api(job).get(&job.name_any()).await?;
+                let known = berth_runtime::write::get(&self.jobs.api(job), &job.name_any()).await?;
                 if is_controlled_by(&known, &cron_job.uid().unwrap_or_default()) {
                     return Ok(Some(known));
                 }

@@ -98,7 +98,9 @@ impl Reconciler for Claims {
         if statuses != before {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
             let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"resourceClaimStatuses": statuses}});
-            let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+            let patched =
+                berth_runtime::write::patch_status(&api, &key.name, &PatchParams::default(), &Patch::Merge(&patch))
+                    .await?;
             self.pods.observe(patched);
         }
         Ok(Action::Wait)

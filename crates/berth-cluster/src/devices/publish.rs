@@ -1,18 +1,16 @@
 //! Publishes the devices of simulated nodes: one ResourceSlice per node and driver, as the driver's
 //! plugin on the node does, and the device classes that pools name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::berth::{NodePool, PoolDevices};
+use berth_api::devices::{pool_classes, published};
 use berth_runtime::{
-    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found,
+    Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_conflict, is_not_found, owned_by,
 };
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::{
-    CELDeviceSelector, Device, DeviceCapacity, DeviceClass, DeviceClassSpec, DeviceSelector, ResourcePool,
-    ResourceSlice, ResourceSliceSpec,
-};
+use k8s_openapi::api::resource::v1::{Device, DeviceClass, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -55,34 +53,9 @@ fn node_owner(slice: &ResourceSlice) -> Option<&str> {
 
 /// The slices of a node, by name.
 fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, ResourceSlice> {
-    let mut by_driver: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
-    let mut numbers: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for group in devices {
-        for _ in 0..group.count {
-            let number = numbers.entry((&group.driver, group.device_name())).or_default();
-            let capacity = group
-                .capacity
-                .iter()
-                .map(|(name, value)| (name.clone(), DeviceCapacity { value: value.clone(), request_policy: None }));
-            by_driver.entry(&group.driver).or_default().push(Device {
-                name: format!("{}-{number}", group.device_name()),
-                attributes: (!group.attributes.is_empty()).then(|| group.attributes.clone()),
-                capacity: (!group.capacity.is_empty()).then(|| capacity.collect()),
-                ..Device::default()
-            });
-            *number += 1;
-        }
-    }
     let slice = |(driver, devices): (&str, Vec<Device>)| {
         let name = format!("{}-{driver}", node.name_any());
-        let owner = OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: node.name_any(),
-            uid: node.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
+        let owner = OwnerReference { block_owner_deletion: None, ..owned_by(node) };
         let slice = ResourceSlice {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -100,19 +73,7 @@ fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, 
         };
         (name, slice)
     };
-    by_driver.into_iter().map(slice).collect()
-}
-
-/// The device class of a driver.
-fn class(name: &str, driver: &str) -> DeviceClass {
-    let expression = format!("device.driver == '{driver}'");
-    DeviceClass {
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
-        spec: DeviceClassSpec {
-            selectors: Some(vec![DeviceSelector { cel: Some(CELDeviceSelector { expression }) }]),
-            ..DeviceClassSpec::default()
-        },
-    }
+    published(devices).into_iter().map(slice).collect()
 }
 
 struct Publisher {
@@ -135,7 +96,7 @@ impl Reconciler for Publisher {
         let wanted = wanted(&node, &name, devices);
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         for slice in self.by_node.get(&key.name).iter().filter(|slice| !wanted.contains_key(&slice.name_any())) {
-            match api.delete(&slice.name_any(), &DeleteParams::default()).await {
+            match berth_runtime::write::delete(&api, &slice.name_any(), &DeleteParams::default()).await {
                 Ok(_) => self.slices.observe_deleted(slice),
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -156,13 +117,12 @@ impl Reconciler for Publisher {
 impl Publisher {
     /// Creates the named classes that do not exist. Classes of users stay as they are.
     async fn ensure_classes(&self, devices: &[PoolDevices]) -> Result<(), Error> {
-        let named = devices.iter().filter_map(|group| Some((group.device_class.as_deref()?, group.driver.as_str())));
-        for (name, driver) in named.collect::<BTreeSet<_>>() {
-            if self.classes.get(&ObjectKey::cluster(name)).is_some() {
+        for class in pool_classes(devices) {
+            if self.classes.get(&ObjectKey::of(&class)).is_some() {
                 continue;
             }
             let api: Api<DeviceClass> = Api::all(self.client.clone());
-            match berth_runtime::write::create(&api, &PostParams::default(), &class(name, driver)).await {
+            match berth_runtime::write::create(&api, &PostParams::default(), &class).await {
                 Ok(created) => self.classes.observe(created),
                 Err(error) if is_already_exists(&error) => {}
                 Err(error) => return Err(error.into()),

@@ -94,14 +94,16 @@ impl Reconciler for Users {
         // Each write triggers the next reconcile.
         let written = match next_step(&claim, pod) {
             Step::Nothing => return Ok(Action::Wait),
-            Step::Release(claim) => api.replace_status(&key.name, &PostParams::default(), &claim).await,
+            Step::Release(claim) => {
+                berth_runtime::write::replace_status(&api, &key.name, &PostParams::default(), &claim).await
+            }
             Step::Unprotect(claim) => {
                 berth_runtime::write::replace(&api, &key.name, &PostParams::default(), claim.as_ref()).await
             }
             Step::Delete => {
                 let preconditions = Preconditions { uid: claim.uid(), resource_version: None };
                 let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                match api.delete(&key.name, &parameters).await {
+                match berth_runtime::write::delete(&api, &key.name, &parameters).await {
                     Ok(_) => return Ok(Action::Wait),
                     Err(error) => Err(error),
                 }

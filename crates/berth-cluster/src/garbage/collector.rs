@@ -326,7 +326,7 @@ impl Collector {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match api.delete(&record.name, &parameters).await {
+        match berth_runtime::write::delete(&api, &record.name, &parameters).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             Err(error) => Err(error.into()),
@@ -338,7 +338,7 @@ impl Collector {
     async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);
-        match api.get_opt(&owner.name).await? {
+        match berth_runtime::write::get_opt(&api, &owner.name).await? {
             Some(found) => Ok(found.meta().uid.as_deref() == Some(owner.uid.as_str())),
             None => Ok(false),
         }
@@ -358,7 +358,7 @@ impl Collector {
         change: impl Fn(OwnerReference) -> Option<OwnerReference>,
     ) -> Result<(), Error> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
+        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
         if live.meta().uid.as_deref() != Some(uid) {
             return Ok(());
         }
@@ -369,7 +369,7 @@ impl Collector {
 
     async fn remove_finalizer(&self, uid: &str, record: &Record, finalizer: &str) -> Result<(), Error> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
+        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
         let known = live.meta().finalizers.clone().unwrap_or_default();
         if live.meta().uid.as_deref() != Some(uid) || !known.iter().any(|known| known == finalizer) {
             return Ok(());
@@ -380,7 +380,7 @@ impl Collector {
     }
 
     async fn patch(&self, api: &Api<Meta>, name: &str, patch: &serde_json::Value) -> Result<(), Error> {
-        match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        match berth_runtime::write::patch(api, name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) => Ok(()),
             Err(error) => Err(error.into()),

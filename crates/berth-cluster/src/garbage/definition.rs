@@ -7,10 +7,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::Resource;
 use kube::api::ObjectMeta;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A CustomResourceDefinition without its schemas.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Definition {
     /// Standard metadata.
     pub metadata: ObjectMeta,
@@ -21,7 +21,7 @@ pub struct Definition {
 }
 
 /// Spec of a [`Definition`].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DefinitionSpec {
     /// API group.
     pub group: String,
@@ -34,7 +34,7 @@ pub struct DefinitionSpec {
 }
 
 /// A version of a [`Definition`].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DefinitionVersion {
     /// Name, such as `v1`.
     pub name: String,
@@ -43,6 +43,8 @@ pub struct DefinitionVersion {
     /// True if objects are stored in this version.
     pub storage: bool,
 }
+
+berth_api::implement_json!(Definition);
 
 impl Resource for Definition {
     type DynamicType = ();

@@ -51,7 +51,7 @@ async fn sweep(client: &Client, clock: &Clock) -> Result<Timestamp, kube::Error>
     let all: Api<Event> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
     loop {
-        let list = all.list(&page).await?;
+        let list = berth_runtime::write::list(&all, &page).await?;
         let next = list.metadata.continue_.clone().filter(|token| !token.is_empty());
         for event in &list.items {
             let Some(seen) = last_seen(event) else { continue };
@@ -60,7 +60,7 @@ async fn sweep(client: &Client, clock: &Clock) -> Result<Timestamp, kube::Error>
                 continue;
             }
             let api: Api<Event> = Api::namespaced(client.clone(), &event.namespace().unwrap_or_default());
-            match api.delete(&event.name_any(), &DeleteParams::default()).await {
+            match berth_runtime::write::delete(&api, &event.name_any(), &DeleteParams::default()).await {
                 Ok(_) => {}
                 Err(error) if berth_runtime::is_not_found(&error) => {}
                 Err(error) => return Err(error),

@@ -79,7 +79,7 @@ impl Namespaces {
         if self.accounts.get(&ObjectKey::namespaced(name, "default")).is_none() {
             let account = ServiceAccount { metadata: metadata("default"), ..ServiceAccount::default() };
             let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), name);
-            match api.create(&PostParams::default(), &account).await {
+            match berth_runtime::write::create(&api, &PostParams::default(), &account).await {
                 Ok(account) => self.accounts.observe(account),
                 Err(error) if is_already_exists(&error) || is_terminating(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -93,11 +93,11 @@ impl Namespaces {
                 // A user changed the ConfigMap, or the cluster's CA changed.
                 Some(map) => {
                     let map = ConfigMap { data, ..(*map).clone() };
-                    api.replace(ROOT_CA, &PostParams::default(), &map).await
+                    berth_runtime::write::replace(&api, ROOT_CA, &PostParams::default(), &map).await
                 }
                 None => {
                     let map = ConfigMap { metadata: metadata(ROOT_CA), data, ..ConfigMap::default() };
-                    api.create(&PostParams::default(), &map).await
+                    berth_runtime::write::create(&api, &PostParams::default(), &map).await
                 }
             };
             match written {
@@ -207,7 +207,7 @@ async fn list(
     api: &Api<PartialObjectMeta<DynamicObject>>,
     params: ListParams,
 ) -> Result<Vec<PartialObjectMeta<DynamicObject>>, kube::Error> {
-    match api.list(&params).await {
+    match berth_runtime::write::list(api, &params).await {
         Ok(list) => Ok(list.items),
         Err(error) if is_not_found(&error) => Ok(Vec::new()),
         Err(error) => Err(error),

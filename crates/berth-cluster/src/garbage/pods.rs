@@ -96,7 +96,14 @@ impl Reconciler for PodCollector {
                     "lastTransitionTime": stamp(self.clock.now()),
                 }]);
             }
-            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            match berth_runtime::write::patch_status(
+                &api,
+                &key.name,
+                &PatchParams::default(),
+                &Patch::Strategic(&patch),
+            )
+            .await
+            {
                 Ok(written) => self.pods.observe(written),
                 Err(error) if is_not_found(&error) => return Ok(Action::Wait),
                 Err(error) => return Err(error.into()),
@@ -113,8 +120,8 @@ impl Reconciler for PodCollector {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match api.delete(&key.name, &parameters).await {
-            Ok(either) => match either.left() {
+        match berth_runtime::write::delete(&api, &key.name, &parameters).await {
+            Ok(going) => match going {
                 // Without finalizers, this is the last state of the deleted object.
                 Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
                 Some(left) => self.pods.observe(left),

@@ -7,6 +7,7 @@
 //!
 //! Source: Kubernetes' storage object in use protection (KEP-498).
 
+use berth_api::json::Json;
 use std::fmt::Debug;
 
 use berth_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
@@ -14,7 +15,6 @@ use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler,
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// Adds the controllers that protect claims and volumes.
@@ -69,7 +69,7 @@ impl Reconciler for Claims {
         if !is_used && claim.metadata.deletion_timestamp.is_some() {
             // The cache may not yet show a pod that has just been bound.
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-            let pods = pods.list(&ListParams::default()).await?;
+            let pods = berth_runtime::write::list(&pods, &ListParams::default()).await?;
             is_used = pods.iter().any(|pod| has_node(pod) && claims_of(pod).contains(&key));
         }
         let api = Api::namespaced(self.client.clone(), &key.namespace);
@@ -95,7 +95,7 @@ impl Reconciler for Volumes {
 /// not deleted.
 async fn protect<K>(api: &Api<K>, cache: &Cache<K>, object: &K, finalizer: &str, is_used: bool) -> Result<Action, Error>
 where
-    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K: kube::Resource<DynamicType = ()> + Clone + Json + Debug + Send + Sync + 'static,
 {
     let mut finalizers = object.finalizers().to_vec();
     let has = finalizers.iter().any(|it| it == finalizer);
@@ -108,7 +108,7 @@ where
     let patch = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
     }});
-    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match berth_runtime::write::patch(api, &object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
         // The API server deletes the object when its last finalizer is removed.
         Ok(written) if meta.deletion_timestamp.is_some() && finalizers.is_empty() => cache.observe_deleted(&written),
         Ok(written) => cache.observe(written),

@@ -247,13 +247,13 @@ impl JobController {
         }
         let mut params = DeleteParams::background();
         params.preconditions = Some(Preconditions { uid: removal.pod.metadata.uid.clone(), resource_version: None });
-        match pods.delete(name(&removal.pod), &params).await {
+        match berth_runtime::write::delete(pods, name(&removal.pod), &params).await {
             Ok(answer) => {
                 let message = format!("Deleted pod: {}", name(&removal.pod));
                 self.recorder.event(job, EventType::Normal, "SuccessfulDelete", &message);
                 // The API server returns the pod while it terminates, or a Status once it is
                 // deleted.
-                if let Some(pod) = answer.left() {
+                if let Some(pod) = answer {
                     self.pods.observe(pod);
                 }
                 Ok(())
@@ -291,7 +291,7 @@ impl JobController {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         let mut params = DeleteParams::foreground();
         params.preconditions = Some(Preconditions { uid: job.metadata.uid.clone(), resource_version: None });
-        match jobs.delete(&key.name, &params).await {
+        match berth_runtime::write::delete(&jobs, &key.name, &params).await {
             Err(error) if !berth_runtime::is_not_found(&error) => Err(error.into()),
             _ => Ok(Action::Wait),
         }

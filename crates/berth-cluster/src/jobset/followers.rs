@@ -68,13 +68,19 @@ impl Reconciler for Followers {
             let pod = &pods[removal.position];
             if let Some(conditions) = removal.conditions {
                 let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": conditions}});
-                let patched = api.patch_status(name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await?;
+                let patched = berth_runtime::write::patch_status(
+                    &api,
+                    name(pod),
+                    &PatchParams::default(),
+                    &Patch::Strategic(&patch),
+                )
+                .await?;
                 self.pods.observe(patched);
             }
             let params = exactly(DeleteParams::background(), pod.metadata.uid.clone());
-            match api.delete(name(pod), &params).await {
+            match berth_runtime::write::delete(&api, name(pod), &params).await {
                 Ok(answer) => {
-                    if let Some(going) = answer.left() {
+                    if let Some(going) = answer {
                         self.pods.observe(going);
                     }
                 }

@@ -180,7 +180,12 @@ impl JobSetController {
         plan.events.iter().for_each(|event| event.record(&self.recorder, set));
         if plan.delete_set {
             let sets: Api<JobSet> = Api::namespaced(self.client.clone(), &key.namespace);
-            let gone = sets.delete(&key.name, &exactly(DeleteParams::foreground(), set.metadata.uid.clone())).await;
+            let gone = berth_runtime::write::delete(
+                &sets,
+                &key.name,
+                &exactly(DeleteParams::foreground(), set.metadata.uid.clone()),
+            )
+            .await;
             match gone {
                 Err(error) if !berth_runtime::is_not_found(&error) => return Err(error.into()),
                 _ => {}
@@ -197,9 +202,9 @@ impl JobSetController {
         // The job remains until its pods are deleted, so that the pods of two attempts never run
         // together.
         let params = exactly(DeleteParams::foreground(), job.metadata.uid.clone());
-        match jobs.delete(name, &params).await {
+        match berth_runtime::write::delete(jobs, name, &params).await {
             Ok(answer) => {
-                if let Some(going) = answer.left() {
+                if let Some(going) = answer {
                     self.jobs.observe(going);
                 }
                 Ok(())

@@ -55,10 +55,10 @@ impl Writer {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match self.api(pod).delete(&pod.name_any(), &parameters).await {
+        match berth_runtime::write::delete(&self.api(pod), &pod.name_any(), &parameters).await {
             // The API server returns the pod if a finalizer keeps it.
-            Ok(either) => {
-                match either.left() {
+            Ok(going) => {
+                match going {
                     Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
                     Some(left) => self.pods.observe(left),
                     None => self.pods.observe_deleted(pod),

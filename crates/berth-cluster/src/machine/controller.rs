@@ -163,7 +163,7 @@ impl MachineReconciler {
         match berth_runtime::write::patch(&api, name, &PatchParams::default(), &Patch::Merge(&lease)).await {
             Ok(_) => {}
             Err(error) if is_not_found(&error) => {
-                let lease: Lease = serde_json::from_value(lease)?;
+                let lease: Lease = berth_api::json::from_value(lease)?;
                 berth_runtime::write::create(&api, &PostParams::default(), &lease).await?;
             }
             Err(error) => return Err(error.into()),

@@ -63,7 +63,7 @@ impl Reconciler for Lifecycle {
             return Ok(Action::Wait);
         };
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASES);
-        let lease = leases.get_opt(&key.name).await?;
+        let lease = berth_runtime::write::get_opt(&leases, &key.name).await?;
         let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
         let now = self.clock.now();
         let seen = self.see(&key.name, renewed, now);

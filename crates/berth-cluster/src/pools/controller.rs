@@ -255,7 +255,13 @@ impl PoolReconciler {
                 },
             });
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-            let written = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await;
+            let written = berth_runtime::write::patch_status(
+                &api,
+                &pod.name_any(),
+                &PatchParams::default(),
+                &Patch::Strategic(&patch),
+            )
+            .await;
             match written {
                 Ok(_) => {}
                 Err(error) if is_not_found(&error) => {}
@@ -301,9 +307,9 @@ impl PoolReconciler {
     async fn delete(&self, node: &Node) -> Result<(), Error> {
         self.draws.forget(&node.name_any());
         let api: Api<Node> = Api::all(self.client.clone());
-        match api.delete(&node.name_any(), &DeleteParams::default()).await {
-            Ok(either) => {
-                if either.is_right() {
+        match berth_runtime::write::delete(&api, &node.name_any(), &DeleteParams::default()).await {
+            Ok(going) => {
+                if going.is_none() {
                     self.nodes.observe_deleted(node);
                 }
             }

@@ -247,7 +247,9 @@ impl Provider {
     async fn write_pool(&self, pool: &NodePool, spec: serde_json::Value) -> Result<(), Error> {
         let patch = json!({ "metadata": { "resourceVersion": pool.metadata.resource_version }, "spec": spec });
         let api: Api<NodePool> = Api::all(self.client.clone());
-        self.pools.observe(api.patch(&pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?);
+        self.pools.observe(
+            berth_runtime::write::patch(&api, &pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?,
+        );
         Ok(())
     }
 
@@ -262,7 +264,13 @@ impl Provider {
         }
         let namespace = request.namespace().unwrap_or_default();
         let api: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
-        let written = api.patch_status(&request.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let written = berth_runtime::write::patch_status(
+            &api,
+            &request.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(&patch),
+        )
+        .await;
         match written {
             Ok(request) => self.requests.observe(request),
             Err(error) if berth_runtime::is_not_found(&error) => {}

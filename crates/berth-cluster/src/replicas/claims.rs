@@ -1,6 +1,7 @@
 //! Which pods, ReplicaSets or ControllerRevisions a controller owns: it adopts active ones without a
 //! controller that its selector matches, and releases own ones that the selector no longer matches.
 
+use berth_api::json::Json;
 use std::sync::Arc;
 
 use berth_runtime::{Cache, Delta, Error, Index, Writer, is_controlled_by, owned_by};
@@ -9,22 +10,13 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::scheduling::matches_label_selector;
 
 /// A kind whose objects are claimed by selector.
 pub trait Claimed:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + std::fmt::Debug
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + Json + Send + Sync + 'static
 {
     /// Whether the object may be adopted.
     fn is_active(&self) -> bool;

@@ -2,6 +2,7 @@
 //!
 //! Both kinds have the same rules. [`Replicated`] is the interface of a kind for the controller.
 
+use berth_api::json::Json;
 use std::cmp::Reverse;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -59,14 +60,7 @@ pub struct Counts {
 
 /// A kind that keeps a number of pods.
 pub trait Replicated:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + serde::Serialize
-    + serde::de::DeserializeOwned
-    + Send
-    + Sync
-    + 'static
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + Send + Sync + 'static
 {
     /// Name of the controller of this kind.
     const CONTROLLER: &'static str;

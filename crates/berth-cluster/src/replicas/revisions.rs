@@ -111,7 +111,7 @@ fn data_of(template: &PodTemplateSpec) -> Value {
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    berth_api::json::from_value(template).ok()
 }
 
 /// Reads and writes the revisions of sets of kind `K`.
@@ -157,7 +157,7 @@ impl Revisions {
                 Err(error) if berth_runtime::is_already_exists(&error) => {
                     // A deleted set of the same name and template left the revision, or the cache
                     // does not have it yet.
-                    let known = self.writer.api(revision).get(&revision.name_any()).await?;
+                    let known = berth_runtime::write::get(&self.writer.api(revision), &revision.name_any()).await?;
                     let uid = owner.uid().unwrap_or_default();
                     if !is_controlled_by(&known, &uid) {
                         let adopted = ControllerRevision {

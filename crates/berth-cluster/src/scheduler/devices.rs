@@ -67,7 +67,7 @@ impl Scheduler {
         } else if !is_new_user {
             return Ok(true);
         }
-        let written = api.replace_status(&name, &PostParams::default(), &claim).await?;
+        let written = berth_runtime::write::replace_status(api, &name, &PostParams::default(), &claim).await?;
         self.device_claims.observe(written);
         Ok(true)
     }

@@ -336,9 +336,9 @@ impl Scheduler {
         }] });
         self.patch_status(&victim.key, victim.pod.metadata.uid.as_deref(), status).await?;
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &victim.key.namespace);
-        match api.delete(&victim.key.name, &DeleteParams::default()).await {
+        match berth_runtime::write::delete(&api, &victim.key.name, &DeleteParams::default()).await {
             Ok(deleted) => {
-                if let Some(pod) = deleted.left() {
+                if let Some(pod) = deleted {
                     self.pods.observe(pod);
                 }
             }

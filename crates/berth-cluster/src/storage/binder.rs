@@ -304,7 +304,7 @@ impl Volumes {
     async fn is_claim_there(&self, volume: &PersistentVolume) -> Result<bool, Error> {
         let Some(key) = claim_key(volume) else { return Ok(false) };
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.writer.client.clone(), &key.namespace);
-        let claim = api.get_opt(&key.name).await?;
+        let claim = berth_runtime::write::get_opt(&api, &key.name).await?;
         Ok(claim.is_some_and(|claim| {
             claim.metadata.uid.as_deref() == super::facts::claim_uid(volume)
                 && volume_name(&claim).is_none_or(|name| Some(name) == volume.metadata.name.as_deref())

@@ -107,7 +107,7 @@ impl Ephemeral {
                         self.claims.observe(created);
                         return Ok(());
                     }
-                    Err(error) if is_already_exists(&error) => Arc::new(api.get(name).await?),
+                    Err(error) if is_already_exists(&error) => Arc::new(berth_runtime::write::get(&api, name).await?),
                     Err(error) => {
                         failed(&format!("create PVC {name}: {}", message(&error)));
                         return Err(error.into());

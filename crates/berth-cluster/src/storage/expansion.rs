@@ -108,7 +108,9 @@ impl Expansion {
         let size = json!(claim.spec)["resources"]["requests"]["storage"].clone();
         let patch = guarded(volume, json!({"spec": {"capacity": {"storage": size}}}));
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        match api.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch(&api, &volume.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
             Ok(volume) => self.volumes.observe(volume),
             Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
@@ -132,7 +134,14 @@ impl Expansion {
         );
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default());
-        match api.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch_status(
+            &api,
+            &claim.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(&patch),
+        )
+        .await
+        {
             Ok(claim) => self.claims.observe(claim),
             Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(false),
             Err(error) => return Err(error.into()),

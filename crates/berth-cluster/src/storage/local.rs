@@ -207,12 +207,12 @@ impl Provisioner {
         let volume: PersistentVolume = match folders {
             None => {
                 let others = self.folders.keys().map(|node| self.hostname(node)).collect();
-                serde_json::from_value(volume_for(claim, class, &Backing::Simulated(others)))?
+                berth_api::json::from_value(volume_for(claim, class, &Backing::Simulated(others)))?
             }
             Some((node, folders)) => {
                 let hostname = self.hostname(node);
                 let mut volume: PersistentVolume =
-                    serde_json::from_value(volume_for(claim, class, &Backing::Folder(&hostname)))?;
+                    berth_api::json::from_value(volume_for(claim, class, &Backing::Folder(&hostname)))?;
                 volume.annotations_mut().insert(NODE.to_owned(), node.to_owned());
                 let planned = volume.clone();
                 let path = tokio::task::spawn_blocking(move || folders.create(&planned)).await??;
@@ -238,7 +238,8 @@ impl Provisioner {
         }});
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default());
-        match api.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch(&api, &claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
+        {
             Ok(claim) => self.claims.observe(claim),
             Err(error) if is_not_found(&error) || is_conflict(&error) => {}
             Err(error) => return Err(error.into()),
@@ -313,9 +314,9 @@ impl Deleter {
         };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        match api.delete(&volume.name_any(), &params).await {
+        match berth_runtime::write::delete(&api, &volume.name_any(), &params).await {
             Ok(answer) => {
-                if let Some(volume) = answer.left() {
+                if let Some(volume) = answer {
                     self.volumes.observe(volume);
                 }
                 Ok(())
@@ -341,7 +342,9 @@ impl Deleter {
             "uid": volume.metadata.uid, "resourceVersion": volume.metadata.resource_version, "finalizers": finalizers,
         }});
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        match api.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch(&api, &volume.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
             // The API server deletes the object when its last finalizer is removed.
             Ok(written) if finalizers.is_empty() => self.volumes.observe_deleted(&written),
             Ok(written) => self.volumes.observe(written),

@@ -3,8 +3,8 @@
 use berth_api::kueue::constants::CONCURRENT_ADMISSION_PREEMPTION_GATE;
 use berth_api::kueue::v1beta2::{PreemptionGate, Workload, WorkloadSpec};
 use berth_api::kueue::{annotations, labels};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
+use berth_runtime::owned_by;
+use kube::ResourceExt;
 
 use crate::gates::Gates;
 use crate::jobs::naming::{OwnerKind, variant_name};
@@ -23,14 +23,7 @@ pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
     follow_annotations(&mut variant, parent);
     let key = annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS.to_owned();
     variant.annotations_mut().insert(key, flavor.to_owned());
-    variant.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: Workload::api_version(&()).into_owned(),
-        kind: Workload::kind(&()).into_owned(),
-        name: parent.name_any(),
-        uid: parent.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }]);
+    variant.metadata.owner_references = Some(vec![owned_by(parent)]);
     variant.spec = spec(parent, parent.spec.active);
     variant
 }

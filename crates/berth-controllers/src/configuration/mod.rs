@@ -92,7 +92,7 @@ pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
     let file = defaults::fill(written.clone(), own_namespace);
     let mut errors = validate(&file, &gates);
     if errors.is_empty() {
-        errors = support::refusals(&written);
+        errors = support::refusals(&written, &gates);
     }
     let process = process::of_file(&written).unwrap_or_else(|wrong| {
         errors.extend(wrong);

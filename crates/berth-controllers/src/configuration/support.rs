@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::file::File;
 use super::frameworks;
-use crate::gates::{Gate, Support};
+use crate::gates::{Gate, Gates, Support};
 use crate::jobs;
 
 /// Kinds with a controller in Kueue, besides those of integrations, and Berth's controller of the
@@ -40,8 +40,8 @@ pub(super) fn controller_of(group_kind: &str) -> Option<Option<String>> {
     })
 }
 
-/// An error for each valid field that Berth does not support.
-pub(super) fn refusals(file: &File) -> Vec<Error> {
+/// An error for each valid field that Berth does not support. `gates`: the gates of the file.
+pub(super) fn refusals(file: &File, gates: &Gates) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("integrations");
     let path = path.child("frameworks");
@@ -54,8 +54,7 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
         errors.push(Error::forbidden(&Path::new("multiKueue"), "Berth does not dispatch to other clusters"));
     }
     let path = Path::new("metrics");
-    if !file.metrics.custom_labels.is_empty() && file.feature_gates.get(Gate::CustomMetricLabels.name()) != Some(&true)
-    {
+    if !file.metrics.custom_labels.is_empty() && !gates.on(Gate::CustomMetricLabels) {
         let detail = "needs feature gate CustomMetricLabels, which is off by default";
         errors.push(Error::forbidden(&path.child("customLabels"), detail));
     }
@@ -75,15 +74,13 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     }
     errors.extend(concurrency(file));
     let path = Path::new("featureGates");
-    for (name, on) in &file.feature_gates {
-        let detail = match (Gate::named(name).map(Gate::support), *on) {
-            (Some(Support::Missing), true) => "Berth does not have this feature; remove the gate, or set it to false",
-            (Some(Support::Always), false) => {
-                "Berth cannot switch this feature off; remove the gate, or set it to true"
-            }
+    for (gate, on) in gates.all_set() {
+        let detail = match (gate.support(), on) {
+            (Support::Missing, true) => "Berth does not have this feature; remove the gate, or set it to false",
+            (Support::Always, false) => "Berth cannot switch this feature off; remove the gate, or set it to true",
             _ => continue,
         };
-        errors.push(Error::forbidden(&path.key(name), detail));
+        errors.push(Error::forbidden(&path.key(gate.name()), detail));
     }
     errors
 }
@@ -112,7 +109,6 @@ fn concurrency(file: &File) -> Vec<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gates::Gates;
 
     #[test]
     fn every_gate_is_used_or_listed_as_unsupported() {

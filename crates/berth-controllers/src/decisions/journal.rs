@@ -72,6 +72,7 @@ impl Journal {
             _lock: lock,
         };
         decisions.restore(read_back(folder).map_err(failed)?);
+        decisions.keep_entries();
         each_stay(folder, &mut |stay| decisions.restore_stay(stay)).map_err(failed)?;
         let writer = match decisions.journal(folder) {
             Some(lines) => {
@@ -246,6 +247,7 @@ mod tests {
     use berth_api::berth::decision::DecisionOutcome;
     use berth_api::berth::explanation::ObjectName;
     use berth_runtime::ObjectKey;
+    use jiff::Timestamp;
 
     use super::*;
 
@@ -321,6 +323,27 @@ mod tests {
         let _first = Journal::open(folder.path(), SIZES, &decisions).expect("a journal");
         let second = Journal::open(folder.path(), SIZES, &Decisions::default()).expect_err("it is in use");
         assert!(matches!(second, JournalError::InUse(_)), "{second}");
+    }
+
+    #[test]
+    fn a_report_needs_no_file_of_a_journal_that_was_read_at_the_start() {
+        const STAYS: usize = 3 * super::super::STAYS_MAX;
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(folder.path(), USAGE, 0).expect("a file");
+        let mut batch = Batch::default();
+        for number in 0..STAYS {
+            batch.add(&Stay { uid: number.to_string(), user: "amy".to_owned(), ..Stay::default() });
+        }
+        files.append(&batch.text).expect("written");
+        drop(files);
+        let decisions = Decisions::default();
+        assert!(decisions.entries(Timestamp::UNIX_EPOCH).is_none(), "without a journal, memory has some stays only");
+        let journal = Journal::open(folder.path(), SIZES, &decisions).expect("a journal");
+        fs::remove_file(Series { folder: folder.path(), prefix: USAGE, text: "" }.path(1)).expect("removed");
+        decisions.add_stay(Stay { uid: "new".to_owned(), ..Stay::default() });
+        let parts = decisions.entries(Timestamp::UNIX_EPOCH).expect("all entries");
+        assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), STAYS + 1);
+        journal.close();
     }
 
     #[test]

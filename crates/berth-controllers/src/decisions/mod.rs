@@ -11,6 +11,7 @@
 //! change of leader within the process. After a restart, only the records of the journal are
 //! available.
 
+mod entries;
 mod files;
 pub mod journal;
 mod page;
@@ -33,6 +34,8 @@ use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
+use entries::Entries;
+pub use entries::{ENTRIES_MAX, Parts};
 pub(crate) use page::{CANDIDATES_MAX, page};
 pub use page::{eviction, summary};
 pub(crate) use record::{of_change, of_object};
@@ -59,6 +62,8 @@ pub struct Decisions {
 struct Inner {
     records: Mutex<Records>,
     stays: Mutex<EndedStays>,
+    /// All stays of the journal, if there is one.
+    entries: Mutex<Option<Entries>>,
     journal: Mutex<Option<Writer>>,
     dropped: AtomicU64,
 }
@@ -273,13 +278,34 @@ impl Decisions {
         let stay = Arc::new(stay);
         let is_new = self.inner.stays.lock().add(stay.clone());
         if is_new {
+            self.add_entry(&stay);
             self.send(Line::Stay(stay));
         }
     }
 
     /// Adds a stay of an earlier process, from its journal.
     fn restore_stay(&self, stay: Stay) {
-        self.inner.stays.lock().add(Arc::new(stay));
+        let stay = Arc::new(stay);
+        if self.inner.stays.lock().add(stay.clone()) {
+            self.add_entry(&stay);
+        }
+    }
+
+    /// Keeps entries of all stays from now on.
+    fn keep_entries(&self) {
+        self.inner.entries.lock().get_or_insert_default();
+    }
+
+    fn add_entry(&self, stay: &Stay) {
+        if let Some(entries) = &mut *self.inner.entries.lock() {
+            entries.add(stay);
+        }
+    }
+
+    /// Entries of the known stays that ended at `since` or later, and of others. `None` if memory does
+    /// not have all of them: then [`Decisions::each_stay`] has.
+    pub fn entries(&self, since: Timestamp) -> Option<Parts> {
+        self.inner.entries.lock().as_ref()?.since(since.as_second())
     }
 
     /// Passes the known stays that ended to `each`: those of the journal, oldest first, or else those

@@ -15,6 +15,7 @@
 //! | devices that selectors match | `matching` |
 //! | counters and capacities | `sources` |
 //! | extended resources | `extended` |
+//! | devices of machines | `supply` |
 //! | errors | `problem` |
 
 mod claims;
@@ -23,6 +24,7 @@ mod mapping;
 mod matching;
 mod problem;
 mod sources;
+mod supply;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +36,7 @@ use std::sync::Arc;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::field::Error;
 use berth_apimachinery::quantity::Format;
+use berth_engine::model::ResourceList;
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
@@ -127,14 +130,19 @@ impl Charges {
 
     /// Changes the requests of a workload.
     pub fn apply(&self, workload: &mut berth_engine::model::Workload) {
-        for (index, change) in &self.0 {
-            let Some(set) = workload.pod_sets.get_mut(*index) else { continue };
-            set.requests.retain(|resource, _| !change.replaced.contains(&**resource));
-            for (resource, amount) in &change.added {
-                let unit = if resource == "cpu" { 1000 } else { 1 };
-                let request = set.requests.entry(resource.as_str().into()).or_default();
-                *request = request.saturating_add(amount.saturating_mul(unit));
-            }
+        for (index, set) in workload.pod_sets.iter_mut().enumerate() {
+            self.apply_to(index, &mut set.requests);
+        }
+    }
+
+    /// Changes the requests of one pod of a pod set.
+    pub fn apply_to(&self, pod_set: usize, requests: &mut ResourceList) {
+        let Some(change) = self.0.get(&pod_set) else { return };
+        requests.retain(|resource, _| !change.replaced.contains(&**resource));
+        for (resource, amount) in &change.added {
+            let unit = if resource == "cpu" { 1000 } else { 1 };
+            let request = requests.entry(resource.as_str().into()).or_default();
+            *request = request.saturating_add(amount.saturating_mul(unit));
         }
     }
 }
@@ -160,6 +168,18 @@ impl Devices {
     /// Empty caches, to be filled by hand.
     pub fn by_hand(mappings: &[DeviceClassMapping], gates: &Gates, workloads: &Cache<Workload>) -> Self {
         Self::empty(Settings::of(mappings, gates), workloads)
+    }
+
+    /// Counts the devices of workloads over these objects, which do not change.
+    pub fn of_objects(
+        mappings: &[DeviceClassMapping],
+        gates: &Gates,
+        templates: impl IntoIterator<Item = ResourceClaimTemplate>,
+        classes: impl IntoIterator<Item = DeviceClass>,
+        slices: impl IntoIterator<Item = ResourceSlice>,
+    ) -> Self {
+        let (templates, classes) = (Cache::for_tests(templates), Cache::for_tests(classes));
+        Self::over(Settings::of(mappings, gates), templates, classes, Cache::for_tests(slices), &Cache::for_tests([]))
     }
 
     /// Counts no devices, and rejects no claims.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use berth_api::berth::explanation::{GROUP, VERSION, Withheld};
 use berth_api::berth::usage::{Stay, StayState, Stays, WithheldUsage};
@@ -15,7 +16,8 @@ use serde_json::{Value, json};
 use super::readers::Listable;
 use super::{Explain, Reader, Unexplained};
 use crate::concurrent_admission::is_variant;
-use crate::decisions::stay;
+use crate::decisions::{Parts, stay};
+use crate::usage::entry::Entry;
 use crate::usage::history::{self, Search};
 use crate::usage::quotas::Quotas;
 use crate::usage::sums::Sums;
@@ -68,6 +70,42 @@ impl Newest {
     }
 }
 
+/// The sums of each namespace, and the number of its stays in the period.
+struct ByNamespace {
+    by: By,
+    period: Period,
+    sums: BTreeMap<Arc<str>, (Sums, u64)>,
+}
+
+impl ByNamespace {
+    fn new(by: By, period: Period) -> Self {
+        Self { by, period, sums: BTreeMap::new() }
+    }
+
+    fn of(&mut self, namespace: &Arc<str>) -> &mut (Sums, u64) {
+        self.sums.entry(namespace.clone()).or_insert_with(|| (Sums::new(self.by, self.period), 0))
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        let touches = self.period.touches_entry(entry);
+        let (sums, count) = self.of(&entry.names.namespace);
+        sums.add_entry(entry);
+        *count += u64::from(touches);
+    }
+}
+
+/// The sums of the entries of a namespace, or of all if it is empty.
+async fn sums_of(parts: Parts, namespace: String, by: By, period: Period) -> Result<ByNamespace, Unreported> {
+    let summed = tokio::task::spawn_blocking(move || {
+        let mut sums = ByNamespace::new(by, period);
+        let entries = parts.iter().flat_map(|part| part.iter());
+        let wanted = entries.filter(|entry| namespace.is_empty() || *entry.names.namespace == *namespace);
+        wanted.for_each(|entry| sums.add(entry));
+        sums
+    });
+    Ok(summed.await?)
+}
+
 /// The states that a query asks for; none for all.
 fn states(query: &str) -> Result<Vec<StayState>, String> {
     let given = parameter(query, "state").unwrap_or_default();
@@ -93,20 +131,21 @@ impl Explain {
         let invalid = Unreported::Invalid;
         let period = Period::parse(query, self.scheduler.clock_now()).map_err(invalid)?;
         let by: By = parameter(query, "by").map_or(Ok(By::Team), |text| text.parse()).map_err(Unreported::Invalid)?;
-        let new = move || (Sums::new(by, period), 0_u64);
-        let (mut sums, add) = self
-            .over_ended(namespace, "", BTreeMap::<String, (Sums, u64)>::new(), move |sums, stay| {
-                let (sums, count) = sums.entry(stay.workload.namespace.clone()).or_insert_with(new);
-                sums.add(stay);
-                *count += u64::from(period.touches(stay));
-            })
-            .await?;
+        let mut sums = match self.decisions.entries(period.since) {
+            Some(parts) => sums_of(parts, namespace.to_owned(), by, period).await?,
+            None => {
+                let add = move |sums: &mut ByNamespace, stay: &Stay| sums.add(&Entry::of(stay));
+                self.over_ended(namespace, "", ByNamespace::new(by, period), add).await?.0
+            }
+        };
         // Stays without admission use nothing: they are counted.
         let (running, others) = self.going_on(namespace, period).await?;
-        running.iter().for_each(|stay| add(&mut sums, stay));
+        running.iter().for_each(|stay| sums.add(&Entry::of(stay)));
         for (namespace, more) in others {
-            sums.entry(namespace).or_insert_with(new).1 += more;
+            sums.of(&namespace.into()).1 += more;
         }
+        let sums: BTreeMap<String, (Sums, u64)> =
+            sums.sums.into_iter().map(|(namespace, sums)| (namespace.to_string(), sums)).collect();
         let listable = self.listable(reader, sums.keys()).await;
         let (mut whole, mut withheld) = (Sums::new(by, period), 0);
         for (namespace, (sums, count)) in sums {

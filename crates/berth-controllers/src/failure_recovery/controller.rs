@@ -67,7 +67,7 @@ impl TerminatingPods {
             preconditions: Some(preconditions),
             ..DeleteParams::background()
         };
-        match api.delete(&before.name_any(), &params).await {
+        match berth_runtime::write::delete(&api, &before.name_any(), &params).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) => Ok(()),
             Err(error) => Err(error.into()),

@@ -46,7 +46,7 @@ fn same_containers(a: &[Container], b: &[Container]) -> bool {
 /// The container in its shortest equivalent form: canonical quantities, without default values and
 /// empty fields. `None` if it cannot be serialized; such a container equals no other.
 fn normalized(container: &Container) -> Option<Value> {
-    let mut normalized = serde_json::to_value(container).ok()?;
+    let mut normalized = berth_api::json::to_value(container).ok()?;
     let default_pull =
         if is_latest(container.image.as_deref().unwrap_or_default()) { "Always" } else { "IfNotPresent" };
     for (field, default) in [

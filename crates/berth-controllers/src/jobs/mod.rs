@@ -26,6 +26,7 @@ pub mod topology;
 pub mod train_job;
 mod unqueued;
 
+use berth_api::json::Json;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -33,8 +34,6 @@ use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
 use berth_api::kueue::{annotations, labels};
 use berth_runtime::{Cache, ControllerBuilder};
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::gates::{Gate, Gates};
@@ -55,9 +54,8 @@ pub trait Job:
     Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
     + Clone
     + Debug
-    + Serialize
+    + Json
     + PartialEq
-    + DeserializeOwned
     + Send
     + Sync
     + 'static
@@ -120,6 +118,12 @@ pub trait Job:
     /// another program changes them there while the job runs.
     fn resize(&self, pod_sets: &mut [PodSet], stores: &Stores) {
         let _ = (pod_sets, stores);
+    }
+
+    /// Generation of the object whose counts [`Job::resize`] reads; `None` without one.
+    fn resized_generation(&self, stores: &Stores) -> Option<i64> {
+        let _ = stores;
+        None
     }
 
     /// Unsuspends the job and adds what admission assigned (node selectors, tolerations, counts) to

@@ -4,13 +4,13 @@
 //! of manifests and a forecast before submission see what the controllers would create.
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::json::Json;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Cache, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Resource;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::described::for_each_foreign;
@@ -41,7 +41,7 @@ pub fn surroundings<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Stores 
 }
 
 /// Objects that do not have the form of their kind are ignored: other checks report them.
-fn observe<K: Resource + DeserializeOwned + 'static>(cache: &Cache<K>, object: &Value) {
+fn observe<K: Resource + Json + 'static>(cache: &Cache<K>, object: &Value) {
     if let Ok(object) = webhooks::typed::<K>(object) {
         cache.observe(object);
     }
@@ -83,7 +83,7 @@ pub(super) fn is<J: Job>(object: &Value) -> bool {
 }
 
 fn of<J: Job>(object: &Value, stores: &Stores, config: &Config, now: Timestamp) -> Option<Result<Workload, String>> {
-    let mut job: J = match serde_json::from_value(as_new(object)) {
+    let mut job: J = match berth_api::json::from_value(as_new(object)) {
         Ok(job) => job,
         Err(error) => return Some(Err(error.to_string())),
     };

@@ -12,7 +12,7 @@ use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
 use berth_apimachinery::field::quote;
-use berth_runtime::ObjectKey;
+use berth_runtime::{ObjectKey, owned_by};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -502,7 +502,13 @@ impl<J: Job> Reconcile<'_, J> {
         let kind = kind_of::<J>();
         let uid = job.meta().uid.clone().unwrap_or_default();
         let elastic = is_elastic(job, gates);
-        let generation = elastic.then(|| job.meta().generation.unwrap_or(0).to_string());
+        // Ray's autoscaler changes the size of a RayJob's cluster, and not the RayJob. Both
+        // generations together tell the slices apart, as in Kueue.
+        let generation = elastic.then(|| {
+            let own = job.meta().generation.unwrap_or(0);
+            job.resized_generation(self.context.stores)
+                .map_or_else(|| own.to_string(), |of_cluster| format!("{own}_{of_cluster}"))
+        });
         let name = naming::workload_name_with(&job.name_any(), &uid, &kind, generation.as_deref(), gates);
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = job.namespace();
@@ -547,17 +553,9 @@ impl<J: Job> Reconcile<'_, J> {
     fn own(&self, workload: &mut Workload) {
         let uid = self.job.meta().uid.clone().unwrap_or_default();
         if uid.len() <= LABEL_VALUE_MAX {
-            workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid.clone());
+            workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
         }
-        let reference = OwnerReference {
-            api_version: J::api_version(&()).into_owned(),
-            kind: J::kind(&()).into_owned(),
-            name: self.job.name_any(),
-            uid,
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        };
-        workload.metadata.owner_references.get_or_insert_default().push(reference);
+        workload.metadata.owner_references.get_or_insert_default().push(owned_by(&self.job));
     }
 
     // -- reconciling the job with its workload ----------------------------------------------------

@@ -5,6 +5,7 @@
 //! cluster. Of a plan, only steps that change a decision count: labels, owners and the order of
 //! conditions may change without an effect on what runs.
 
+use berth_api::json::Json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::described::for_each_foreign;
@@ -103,7 +103,7 @@ pub fn stores<'a>(objects: impl IntoIterator<Item = &'a Value>, config: &Config)
     (stores, found)
 }
 
-fn observe<K: Resource + DeserializeOwned + 'static>(cache: &Cache<K>, object: &Value) {
+fn observe<K: Resource + Json + 'static>(cache: &Cache<K>, object: &Value) {
     if let Ok(object) = typed::<K>(object) {
         cache.observe(object);
     }
@@ -152,7 +152,7 @@ fn of_job<J: Job>(object: &Value, context: Context<'_>, found: &mut Vec<Conseque
     if !preview::is::<J>(object) || !context.config.integrations.enabled(J::FRAMEWORK) {
         return;
     }
-    let Ok(job) = serde_json::from_value::<J>(object.clone()) else { return };
+    let Ok(job) = J::from_json_value(object) else { return };
     let key = ObjectKey::of(&job);
     let plan = reconcile(context, &key, Some(&job));
     let why = reason(&plan);

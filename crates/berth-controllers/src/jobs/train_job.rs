@@ -50,6 +50,8 @@ pub struct TrainJob {
     runtime: Option<Arc<Value>>,
 }
 
+berth_api::implement_json!(TrainJob);
+
 impl Resource for TrainJob {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;
@@ -287,7 +289,7 @@ fn read(part: &Part) -> Result<PodTemplateSpec, String> {
             }
         }
     }
-    serde_json::from_value(template).map_err(|error| {
+    berth_api::json::from_value(template).map_err(|error| {
         format!(
             "the pod template of job {:?}: {error}. Adjust either the \"TrainJob.spec.runtimePatches\" or the \
              \"TrainingRuntime.Template\" for the corresponding Job",

@@ -7,7 +7,9 @@ use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::kueue::events;
 use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving, owned_by,
+};
 use k8s_openapi::api::core::v1::PodTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -313,7 +315,7 @@ impl Controller {
         let api: Api<PodTemplate> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         for template in templates {
-            match api.create(&params, template).await {
+            match berth_runtime::write::create(&api, &params, template).await {
                 Ok(_) => {}
                 Err(error) if berth_runtime::is_already_exists(&error) => {
                     // An empty patch returns the object, so that no permission to read templates is
@@ -321,7 +323,9 @@ impl Controller {
                     let params =
                         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
                     let nothing = Patch::Merge(serde_json::json!({}));
-                    let found = api.patch(&template.name_any(), &params, &nothing).await.map_err(Failure::Template)?;
+                    let found = berth_runtime::write::patch(&api, &template.name_any(), &params, &nothing)
+                        .await
+                        .map_err(Failure::Template)?;
                     if !is_left(&found, workload, &request.name_any()) {
                         return Err(Failure::Template(error));
                     }
@@ -330,10 +334,10 @@ impl Controller {
             }
         }
         let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
-        let request = requests.create(&params, request).await.map_err(Failure::Request)?;
+        let request = berth_runtime::write::create(&requests, &params, request).await.map_err(Failure::Request)?;
         for template in templates {
             let mut owned = template.clone();
-            owned.metadata.owner_references = Some(vec![requests::owner(&request, true)]);
+            owned.metadata.owner_references = Some(vec![owned_by(&request)]);
             patch(&api, template, &owned, Part::Main, None).await.map_err(Failure::Template)?;
         }
         Ok(request)
@@ -374,7 +378,7 @@ mod tests {
         let mut request = ProvisioningRequest::default();
         assert!(is_own(None, &workload), "not in the cache yet");
         assert!(!is_own(Some(&request), &workload), "it has no owner");
-        request.metadata.owner_references = Some(vec![requests::owner(&workload, true)]);
+        request.metadata.owner_references = Some(vec![owned_by(&workload)]);
         assert!(is_own(Some(&request), &workload));
         workload.metadata.uid = Some("2".to_owned());
         assert!(!is_own(Some(&request), &workload), "its owner is an earlier workload of that name");

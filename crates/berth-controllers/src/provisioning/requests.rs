@@ -8,9 +8,9 @@ use berth_api::kueue::v1beta2::{
     ProvisioningRequestConfig, ProvisioningRequestConfigPodSetMergePolicy, ResourceFlavor, Workload,
 };
 use berth_api::kueue::{annotations, labels};
+use berth_runtime::{owned_by, shared_by};
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplate, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use sha1::{Digest, Sha1};
 
 use crate::gates::Gates;
@@ -211,7 +211,7 @@ pub fn request(
     let mut request = ProvisioningRequest::named(&name);
     request.metadata.namespace = workload.namespace();
     request.labels_mut().insert(labels::MANAGED.to_owned(), "true".to_owned());
-    request.metadata.owner_references = Some(vec![owner(workload, false)]);
+    request.metadata.owner_references = Some(vec![shared_by(workload)]);
     request.spec = ProvisioningRequestSpec {
         provisioning_class_name: config.spec.provisioning_class_name.clone(),
         parameters: parameters(workload, config),
@@ -252,20 +252,8 @@ pub fn templates(
         template.metadata.name = Some(template_name(request, name));
         template.metadata.namespace = workload.namespace();
         template.labels_mut().insert(labels::MANAGED.to_owned(), "true".to_owned());
-        template.metadata.owner_references = Some(vec![owner(workload, true)]);
+        template.metadata.owner_references = Some(vec![owned_by(workload)]);
         templates.push(template);
     }
     Ok(templates)
-}
-
-/// An owner reference to this object.
-pub fn owner<K: Resource<DynamicType = ()>>(owner: &K, controller: bool) -> OwnerReference {
-    OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: owner.name_any(),
-        uid: owner.uid().unwrap_or_default(),
-        controller: controller.then_some(true),
-        block_owner_deletion: controller.then_some(true),
-    }
 }

@@ -1,6 +1,7 @@
 //! The controllers of flavors, topologies and admission checks: a finalizer keeps them while queues
 //! use them.
 
+use berth_api::json::Json;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,8 +11,6 @@ use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, ResourceFlavor, To
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use kube::core::ClusterResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
@@ -93,9 +92,8 @@ fn install_one<K, U>(
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + Clone
         + Debug
-        + Serialize
+        + Json
         + PartialEq
-        + DeserializeOwned
         + Send
         + Sync
         + 'static,
@@ -130,9 +128,8 @@ where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + Clone
         + Debug
-        + Serialize
+        + Json
         + PartialEq
-        + DeserializeOwned
         + Send
         + Sync
         + 'static,

@@ -2,6 +2,7 @@
 //! of one workload ([`history`]). Pure functions: the controllers apply them to the stays that they
 //! know, and the command line to the files of a journal.
 
+pub mod entry;
 pub mod history;
 pub mod quotas;
 pub mod sums;
@@ -12,6 +13,8 @@ use berth_api::berth::usage::Stay;
 use berth_apimachinery::percent::decode_component;
 use berth_apimachinery::times;
 use jiff::Timestamp;
+
+use entry::Entry;
 
 /// What a usage report groups by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,16 +95,26 @@ impl Period {
         self.since <= at && at < self.until
     }
 
-    /// Seconds that a span shares with the period.
-    fn seconds(self, from: Timestamp, to: Timestamp) -> i64 {
-        let (from, to) = (from.max(self.since), to.min(self.until));
-        (to.as_second() - from.as_second()).max(0)
+    /// True if the second is part of the period.
+    fn has_second(self, second: i64) -> bool {
+        Timestamp::from_second(second).is_ok_and(|at| self.has(at))
+    }
+
+    /// Seconds that a span between two seconds shares with the period.
+    fn seconds(self, from: i64, to: i64) -> i64 {
+        (to.min(self.until.as_second()) - from.max(self.since.as_second())).max(0)
     }
 
     /// True if the stay took place in the period, at least in part. A stay ends at its last instant.
     pub fn touches(self, stay: &Stay) -> bool {
         let starts = stay.queued.as_ref().or(stay.reserved.as_ref()).is_none_or(|at| at.0 < self.until);
         starts && stay.ended.as_ref().is_none_or(|at| at.0 >= self.since)
+    }
+
+    /// Like [`Period::touches`].
+    pub fn touches_entry(self, entry: &Entry) -> bool {
+        let starts = entry.began.is_none_or(|second| second < self.until.as_second());
+        starts && entry.ended.is_none_or(|second| second >= self.since.as_second())
     }
 }
 

@@ -75,7 +75,7 @@ impl Quotas {
             let Some(amount) = queue.nominal.get(&key) else { continue };
             let Amount::Bounded(amount) = amount else { return None };
             let from = queue.created.map_or(period.since, |created| created.max(period.since));
-            let seconds = i128::from(*amount) * i128::from(period.seconds(from, period.until));
+            let seconds = i128::from(*amount) * i128::from(period.seconds(from.as_second(), period.until.as_second()));
             sum = Some(sum.unwrap_or(0) + seconds);
         }
         sum.filter(|sum| *sum > 0)

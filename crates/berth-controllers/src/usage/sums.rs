@@ -4,13 +4,14 @@
 //! summed as integers, so that the parts of a period add up to the whole.
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use berth_api::berth::explanation::{GROUP, VERSION};
 use berth_api::berth::usage::{ResourceUse, Stay, StayState, UsageGroup, UsageReport, Waits};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::entry::Entry;
 use super::quotas::Quotas;
 use super::{By, Period};
 use crate::translate::amounts;
@@ -23,9 +24,11 @@ const KIND: &str = "UsageReport";
 pub struct Sums {
     by: By,
     period: Period,
-    groups: BTreeMap<String, Group>,
+    groups: BTreeMap<Arc<str>, Group>,
+    /// Sums of all stays, if they are in several groups; else the groups add up to it.
     total: Group,
-    known_since: Option<Timestamp>,
+    /// First end, in seconds since 1970.
+    known_since: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -38,7 +41,7 @@ struct Group {
     /// Seconds.
     waits: Vec<i64>,
     /// Use by flavor and resource.
-    used: BTreeMap<(String, String), Use>,
+    used: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Use>>,
 }
 
 /// Base units times seconds.
@@ -58,39 +61,48 @@ impl Sums {
 
     /// Adds a stay, which may have ended or go on.
     pub fn add(&mut self, stay: &Stay) {
-        if let Some(ended) = &stay.ended {
-            self.known_since = Some(self.known_since.map_or(ended.0, |known| known.min(ended.0)));
+        self.add_entry(&Entry::of(stay));
+    }
+
+    /// Adds the entry of a stay.
+    pub fn add_entry(&mut self, entry: &Entry) {
+        if let Some(ended) = entry.ended {
+            self.known_since = Some(self.known_since.map_or(ended, |known| known.min(ended)));
         }
-        let Some(part) = Part::of(stay, self.period) else { return };
-        self.total.add(stay, &part, None);
-        let flavors: BTreeMap<&str, ()> = stay.holds.iter().map(|held| (held.flavor.as_str(), ())).collect();
+        let Some(part) = Part::of(entry, self.period) else { return };
         let name = match self.by {
-            By::Team => stay.workload.namespace.clone(),
-            By::User => stay.user.clone(),
-            By::Queue => stay.cluster_queue.clone(),
-            By::LocalQueue => format!("{}/{}", stay.workload.namespace, stay.queue),
+            By::Team => &entry.names.namespace,
+            By::User => &entry.names.user,
+            By::Queue => &entry.names.cluster_queue,
+            By::LocalQueue => &entry.names.local_queue,
             By::Flavor => {
-                for flavor in flavors.into_keys() {
-                    self.groups.entry(flavor.to_owned()).or_default().add(stay, &part, Some(flavor));
+                self.total.add(entry, &part, None);
+                for (at, held) in entry.holds.iter().enumerate() {
+                    if entry.holds[..at].iter().all(|before| before.flavor != held.flavor) {
+                        group(&mut self.groups, &held.flavor).add(entry, &part, Some(&held.flavor));
+                    }
                 }
                 return;
             }
         };
-        self.groups.entry(name).or_default().add(stay, &part, None);
+        group(&mut self.groups, name).add(entry, &part, None);
     }
 
     /// Adds the sums of other stays of the same period.
     pub fn merge(&mut self, other: Sums) {
         for (name, group) in other.groups {
-            self.groups.entry(name).or_default().merge(group);
+            self.groups.entry(name).or_default().merge(&group);
         }
-        self.total.merge(other.total);
+        self.total.merge(&other.total);
         self.known_since = self.known_since.into_iter().chain(other.known_since).min();
     }
 
     /// The report. `quotas` gives the groups' own quota; `None` if it is not known.
-    pub fn report(self, quotas: Option<&Quotas>) -> UsageReport {
+    pub fn report(mut self, quotas: Option<&Quotas>) -> UsageReport {
         let (by, period) = (self.by, self.period);
+        if by != By::Flavor {
+            self.groups.values().for_each(|group| self.total.merge(group));
+        }
         let quota = |name: Option<&str>, flavor: &str, resource: &str| {
             let seconds = quotas?.seconds(by, name, flavor, resource, period)?;
             Some(hours(seconds, resource))
@@ -98,7 +110,7 @@ impl Sums {
         let groups = self.groups.into_iter().map(|(name, group)| {
             let of_group = |flavor: &str, resource: &str| quota(Some(&name), flavor, resource);
             let report = group.report(&of_group);
-            UsageGroup { name, ..report }
+            UsageGroup { name: name.to_string(), ..report }
         });
         UsageReport {
             api_version: format!("{GROUP}/{VERSION}"),
@@ -106,7 +118,7 @@ impl Sums {
             by: by.name().to_owned(),
             since: Some(Time(period.since)),
             until: Some(Time(period.until)),
-            known_since: self.known_since.map(Time),
+            known_since: self.known_since.and_then(|it| Timestamp::from_second(it).ok()).map(Time),
             groups: groups.collect(),
             total: self.total.report(&|flavor, resource| quota(None, flavor, resource)),
             ..UsageReport::default()
@@ -125,28 +137,28 @@ struct Part {
 }
 
 impl Part {
-    fn of(stay: &Stay, period: Period) -> Option<Self> {
-        let ended = stay.ended.as_ref().map(|at| at.0);
-        let ends = ended.is_some_and(|at| period.has(at));
-        let admitted = stay.admitted.as_ref().map(|at| at.0);
-        let seconds = admitted.map_or(0, |at| period.seconds(at, ended.unwrap_or(period.until)));
-        let wait = admitted.filter(|at| period.has(*at)).map(|at| {
-            let queued = stay.queued.as_ref().map_or(at, |queued| queued.0);
-            (at.as_second() - queued.as_second()).max(0)
-        });
+    fn of(entry: &Entry, period: Period) -> Option<Self> {
+        let ends = entry.ended.is_some_and(|second| period.has_second(second));
+        let to = entry.ended.unwrap_or(period.until.as_second());
+        let seconds = entry.admitted.map_or(0, |from| period.seconds(from, to));
+        let wait = entry.admitted.filter(|second| period.has_second(*second));
+        let wait = wait.map(|admitted| (admitted - entry.queued.unwrap_or(admitted)).max(0));
         (ends || seconds > 0 || wait.is_some()).then_some(Self { seconds, wait, ends })
     }
 }
 
+/// The group of a name.
+fn group<'a>(groups: &'a mut BTreeMap<Arc<str>, Group>, name: &Arc<str>) -> &'a mut Group {
+    groups.entry(name.clone()).or_default()
+}
+
 impl Group {
     /// Adds a stay; only its amounts of one flavor if `flavor` is given.
-    fn add(&mut self, stay: &Stay, part: &Part, flavor: Option<&str>) {
-        let mut hasher = DefaultHasher::new();
-        stay.uid.hash(&mut hasher);
-        self.workloads.insert(hasher.finish());
+    fn add(&mut self, entry: &Entry, part: &Part, flavor: Option<&str>) {
+        self.workloads.insert(entry.uid);
         self.waits.extend(part.wait);
         if part.ends {
-            match stay.state {
+            match entry.state {
                 StayState::Succeeded => self.succeeded += 1,
                 StayState::Failed => self.failed += 1,
                 StayState::Preempted => self.preemptions += 1,
@@ -154,15 +166,15 @@ impl Group {
                 _ => {}
             }
         }
-        for held in stay.holds.iter().filter(|held| flavor.is_none_or(|only| only == held.flavor)) {
-            let amount = amounts::parse(&held.amount).map_or(0, |amount| amounts::request(&held.resource, &amount));
-            let product = i128::from(amount) * i128::from(part.seconds);
+        for held in entry.holds.iter().filter(|held| flavor.is_none_or(|only| *only == *held.flavor)) {
+            let product = i128::from(held.amount) * i128::from(part.seconds);
             if product == 0 {
                 continue;
             }
-            let used = self.used.entry((held.flavor.clone(), held.resource.clone())).or_default();
+            let of_flavor = self.used.entry(held.flavor.clone()).or_default();
+            let used = of_flavor.entry(held.resource.clone()).or_default();
             used.total += product;
-            match stay.state {
+            match entry.state {
                 StayState::Preempted => used.preempted += product,
                 StayState::Evicted => used.evicted += product,
                 StayState::Failed => used.failed += product,
@@ -171,31 +183,38 @@ impl Group {
         }
     }
 
-    fn merge(&mut self, other: Group) {
-        self.workloads.extend(other.workloads);
-        self.waits.extend(other.waits);
+    fn merge(&mut self, other: &Group) {
+        self.workloads.extend(&other.workloads);
+        self.waits.extend(&other.waits);
         self.succeeded += other.succeeded;
         self.failed += other.failed;
         self.preemptions += other.preemptions;
         self.evictions += other.evictions;
-        for (key, more) in other.used {
-            let used = self.used.entry(key).or_default();
-            used.total += more.total;
-            used.preempted += more.preempted;
-            used.evicted += more.evicted;
-            used.failed += more.failed;
+        for (flavor, resources) in &other.used {
+            let of_flavor = self.used.entry(flavor.clone()).or_default();
+            for (resource, more) in resources {
+                let used = of_flavor.entry(resource.clone()).or_default();
+                used.total += more.total;
+                used.preempted += more.preempted;
+                used.evicted += more.evicted;
+                used.failed += more.failed;
+            }
         }
     }
 
     fn report(self, quota: &dyn Fn(&str, &str) -> Option<f64>) -> UsageGroup {
-        let used = self.used.into_iter().map(|((flavor, resource), used)| ResourceUse {
-            hours: hours(used.total, &resource),
-            lost_by_preemption: hours(used.preempted, &resource),
-            lost_by_eviction: hours(used.evicted, &resource),
-            lost_by_failure: hours(used.failed, &resource),
-            quota_hours: quota(&flavor, &resource),
-            flavor,
-            resource,
+        let of_flavors = self
+            .used
+            .iter()
+            .flat_map(|(flavor, resources)| resources.iter().map(move |(resource, used)| (flavor, resource, used)));
+        let used = of_flavors.map(|(flavor, resource, used)| ResourceUse {
+            hours: hours(used.total, resource),
+            lost_by_preemption: hours(used.preempted, resource),
+            lost_by_eviction: hours(used.evicted, resource),
+            lost_by_failure: hours(used.failed, resource),
+            quota_hours: quota(flavor, resource),
+            flavor: flavor.to_string(),
+            resource: resource.to_string(),
         });
         UsageGroup {
             name: String::new(),

@@ -88,7 +88,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Pl
     };
     ancestor_of(job, context.config, &namespace, &lookup)?;
     let failed = |error: serde_json::Error| PlanError::Other(error.to_string());
-    let mut object = serde_json::to_value(job).map_err(failed)?;
+    let mut object = berth_api::json::to_value(job).map_err(failed)?;
     default_job::<J>(&mut object, &namespace, context.config, context.gates, &lookup)
         .map_err(|errors| PlanError::Other(field::aggregate(&errors)))?;
     let mut event = None;
@@ -103,7 +103,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Pl
         );
         event = Some(PlannedEvent::warning(events::MANAGED_BY_MISSING, message));
     }
-    Ok((serde_json::from_value(object).map_err(failed)?, event))
+    Ok((berth_api::json::from_value(object).map_err(failed)?, event))
 }
 
 /// Removes the field at this path.
@@ -129,13 +129,13 @@ pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
         context.stores.find(group, resource, namespace, name)
     };
     let failed = |error: serde_json::Error| PlanError::Other(error.to_string());
-    let mut object = serde_json::to_value(pod).map_err(failed)?;
+    let mut object = berth_api::json::to_value(pod).map_err(failed)?;
     let had = object["spec"]["schedulingGates"].clone();
     default_pod(&mut object, &namespace, context.config, context.gates, &lookup);
     if let Some(gates) = object["spec"]["schedulingGates"].as_array_mut() {
         gates.retain(|gate| had.as_array().is_some_and(|had| had.contains(gate)));
     }
-    serde_json::from_value(object).map_err(failed)
+    berth_api::json::from_value(object).map_err(failed)
 }
 
 #[cfg(test)]

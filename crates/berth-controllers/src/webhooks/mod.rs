@@ -17,6 +17,7 @@ pub mod submitter;
 mod topology;
 mod workload;
 
+use berth_api::json::Json;
 use pod_owners::PodOwner;
 
 pub use jobs::{
@@ -39,7 +40,6 @@ use berth_api::kueue::v1beta2::{ClusterQueue, ResourceFlavor, Workload};
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::batch::v1::Job;
 use kube::Resource;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::configuration::Config;
@@ -227,7 +227,7 @@ fn described(group: &str, resource: &str) -> Option<&'static str> {
     found
 }
 
-fn check<K: DeserializeOwned>(
+fn check<K: Json>(
     request: Request<'_>,
     object: &Value,
     rules: impl Fn(&K, Option<&K>) -> Vec<Error>,
@@ -238,14 +238,14 @@ fn check<K: DeserializeOwned>(
 }
 
 /// The object as its type; Kueue's kinds are converted to v1beta2 first.
-pub fn typed<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
+pub fn typed<K: Json>(object: &Value) -> Result<K, String> {
     const NEWEST: &str = "kueue.x-k8s.io/v1beta2";
     let version = object["apiVersion"].as_str().unwrap_or_default();
     if version.starts_with("kueue.x-k8s.io/") && version != NEWEST {
         let converted = conversion::convert(object.clone(), NEWEST).map_err(|error| error.to_string())?;
-        return serde_json::from_value(converted).map_err(|error| error.to_string());
+        return K::from_json_value(&converted).map_err(|error| error.to_string());
     }
-    K::deserialize(object).map_err(|error| error.to_string())
+    K::from_json_value(object).map_err(|error| error.to_string())
 }
 
 fn add_finalizer(object: &mut Value) {

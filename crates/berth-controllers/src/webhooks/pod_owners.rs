@@ -1,6 +1,7 @@
 //! Deployments, StatefulSets and LeaderWorkerSets, which are queued through their pods: their
 //! labels are copied to the pod templates, and fields that determine quota are immutable.
 
+use berth_api::json::Json;
 use berth_api::kueue::{annotations, labels};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::well_known;
@@ -185,7 +186,7 @@ pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Valu
     let mut path = String::new();
     for pointer in owner.templates() {
         let at = format!("{pointer}/spec");
-        let pod_spec = |object: &Value| object.pointer(&at).and_then(|spec| PodSpec::deserialize(spec).ok());
+        let pod_spec = |object: &Value| object.pointer(&at).and_then(|spec| PodSpec::from_json_value(spec).ok());
         if let (Some(new), Some(old)) = (pod_spec(new), pod_spec(old)) {
             path.clear();
             path.push_str(&at[1..].replace('/', "."));

@@ -17,7 +17,7 @@ use super::{Lookup, held, topology};
 use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
-use crate::jobs::pods::{replica, shape, stateful_set};
+use crate::jobs::pods::{owned, replica, shape, stateful_set};
 
 /// Labels and annotations on pods of a LeaderWorkerSet.
 const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
@@ -164,8 +164,8 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     let Some(index) = index.filter(|_| !set.is_empty() && !size.is_empty()) else { return };
     let found = lookup(replica::GROUP, "leaderworkersets", namespace, &set);
     let uid = found.as_ref().and_then(|set| set["metadata"]["uid"].as_str()).unwrap_or_default();
-    let workload = |name: &str| workload_metadata(namespace, name, lookup);
-    let group = replica::group_name(&set, uid, &index, gates, workload);
+    let name = format!("{set}-{index}");
+    let group = owned::group_name(&replica::kind(), &name, uid, gates, workloads(namespace, lookup));
     let own_index = index_in_replica(object);
     let leads = own_index == "0";
     // Outside of the embedded cluster, only the metadata of the set is known.
@@ -184,7 +184,7 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
         }
         // All pods are equal, and the workers may wait for a leader that is ready.
         Some(_) => {
-            annotations[annotations::ROLE_HASH] = json!(stateful_set::ROLE);
+            annotations[annotations::ROLE_HASH] = json!(owned::ROLE);
             annotations[annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
         }
         None => {}
@@ -202,23 +202,25 @@ fn index_in_replica(object: &Value) -> String {
     }
 }
 
-fn workload_metadata(namespace: &str, name: &str, lookup: Lookup<'_>) -> Option<ObjectMeta> {
-    let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
-    ObjectMeta::deserialize(&workload["metadata"]).ok()
+/// Finds the metadata of a namespace's Workloads by name.
+fn workloads<'a>(namespace: &'a str, lookup: Lookup<'a>) -> impl Fn(&str) -> Option<ObjectMeta> + 'a {
+    move |name| {
+        let workload = lookup("kueue.x-k8s.io", "workloads", namespace, name)?;
+        ObjectMeta::deserialize(&workload["metadata"]).ok()
+    }
 }
 
-/// Puts the pods of a StatefulSet into one group, named by the set and its UID, so that a new set of
-/// the same name gets a group of its own. Templates written by earlier versions carry the group's
-/// name.
+/// Puts the pods of a StatefulSet into one group. Templates written by earlier versions carry the
+/// group's name.
 fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
-    object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(stateful_set::ROLE);
+    object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(owned::ROLE);
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some((set, uid)) = set.and_then(|set| Some((set["name"].as_str()?, set["uid"].as_str()?))) else { return };
-    let group = stateful_set::group_name(set, uid, gates, |name| workload_metadata(namespace, name, lookup));
+    let group = owned::group_name(&stateful_set::kind(), set, uid, gates, workloads(namespace, lookup));
     set_group(object, &group, gates);
 }
 
@@ -402,45 +404,58 @@ mod tests {
         assert_eq!(of(json!({labels::QUEUE_NAME: "q"}), "n1"), (false, true), "the API server rejects it");
     }
 
-    #[test]
-    fn pods_of_a_replica_form_a_group() {
-        let pod = made(json!({"metadata": {"name": "web-1-2",
-            "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
-            "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}}));
-        assert!(label(&pod, labels::POD_GROUP_NAME).starts_with("leaderworkerset-web-1-"), "{pod}");
-        assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
-        assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
+    /// A pod of the second replica of a LeaderWorkerSet with the UID `u`, as admission makes it.
+    fn of_replica(worker: &str, own_leader: bool, workload: Option<Value>) -> Value {
+        let leader = if own_leader { json!({"spec": {}}) } else { Value::Null };
+        let set = json!({"metadata": {"name": "web", "uid": "u"},
+            "spec": {"leaderWorkerTemplate": {"leaderTemplate": leader}}});
+        let stored = |_: &str, resource: &str, _: &str, name: &str| match resource {
+            "leaderworkersets" => Some(Arc::new(set.clone())),
+            "workloads" => workload.clone().filter(|found| found["metadata"]["name"] == name).map(Arc::new),
+            _ => None,
+        };
+        let mut pod = json!({"metadata": {"name": format!("web-1-{worker}"),
+            "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: worker},
+            "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}});
+        let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+        Webhooks::new(Config::default()).mutate(request, &mut pod, &stored).expect("it is fine");
+        pod
     }
 
     #[test]
-    fn equal_pods_of_a_replica_are_admitted_with_its_first_pod_under_kueues_names() {
-        let of = |template: Value, workloads: &[&str]| {
-            let found = |_: &str, resource: &str, _: &str, name: &str| {
-                let set = json!({"metadata": {"name": "web", "uid": "u"}, "spec": {"leaderWorkerTemplate": template}});
-                let annotations = json!({annotations::IS_GROUP_WORKLOAD: "true"});
-                let workload = json!({"metadata": {"name": name, "annotations": annotations}});
-                match resource {
-                    "leaderworkersets" => Some(Arc::new(set)),
-                    "workloads" => workloads.contains(&name).then(|| Arc::new(workload)),
-                    _ => None,
-                }
-            };
-            let mut pod = json!({"metadata": {"name": "web-0",
-                "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_WORKER_INDEX: "0"},
-                "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}});
-            let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
-            Webhooks::new(Config::default()).mutate(request, &mut pod, &found).expect("it is fine");
-            let of = |key: &str| annotation(&pod, key).to_owned();
-            let name = label(&pod, labels::POD_GROUP_NAME).to_owned();
-            (name, of(annotations::ROLE_HASH), of(annotations::POD_GROUP_FAST_ADMISSION))
+    fn pods_of_a_replica_form_a_group() {
+        let pod = of_replica("2", false, None);
+        assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
+        assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
+        assert_eq!(annotation(&pod, annotations::ROLE_HASH), "main");
+        let role = |worker| annotation(&of_replica(worker, true, None), annotations::ROLE_HASH).to_owned();
+        assert_eq!([role("0"), role("2")], ["leader", "worker"]);
+    }
+
+    #[test]
+    fn the_group_of_a_replica_has_the_name_that_kueue_gives_it() {
+        let group = |workload| label(&of_replica("2", false, workload), labels::POD_GROUP_NAME).to_owned();
+        // The first hexadecimal digits of the SHA-1 of kind, group, replica and UID, one a line.
+        assert_eq!(group(None), "leaderworkerset-web-1-979a5");
+        let earlier = "leaderworkerset-web-1-f1476";
+        let made = |owner: &str| {
+            let owners = json!([{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+                "name": "web", "uid": owner}]);
+            json!({"metadata": {"name": earlier, "ownerReferences": owners,
+                "annotations": {annotations::IS_GROUP_WORKLOAD: "true"}}})
         };
-        let [usual, earlier] = ["u", ""].map(|uid| replica::group_name("web", uid, "0", &Gates::default(), |_| None));
-        assert_ne!(usual, earlier);
-        let alike = |name: &String| (name.clone(), "main".to_owned(), "true".to_owned());
-        assert_eq!(of(json!({"workerTemplate": {}}), &[]), alike(&usual));
-        assert_eq!(of(json!({"workerTemplate": {}}), &[&earlier]), alike(&earlier), "from before an upgrade");
-        let two = json!({"leaderTemplate": {}, "workerTemplate": {}});
-        assert_eq!(of(two, &[]), (usual, "leader".to_owned(), String::new()));
+        assert_eq!(group(Some(made("u"))), earlier, "a group from before an upgrade continues");
+        assert_ne!(group(Some(made("other"))), earlier, "a set of the same name had this group");
+    }
+
+    #[test]
+    fn equal_pods_of_a_replica_are_admitted_with_its_first_pod() {
+        let is_fast = |own_leader| {
+            let pod = of_replica("2", own_leader, None);
+            annotation(&pod, annotations::POD_GROUP_FAST_ADMISSION) == "true"
+        };
+        assert!(is_fast(false), "its workers may wait for a leader that is ready");
+        assert!(!is_fast(true), "the pods that are still to come have other requests");
     }
 
     #[test]

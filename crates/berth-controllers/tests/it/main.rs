@@ -6,6 +6,7 @@ mod cluster;
 mod concurrent_admission;
 mod decisions;
 mod failure_recovery;
+mod features;
 mod frameworks;
 mod held;
 mod provisioning;

@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
-use berth_apiserver::{Command, Container, Forward, PodStreams};
+use berth_apiserver::{Command, Container, Dial, Forward, PodStreams};
 use berth_pod_runtime::{Duplex, LogQuery, LogStream, PodRuntime, PodState, PodUid, RuntimeError};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 /// Time for a pod to accept a connection at its address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +44,16 @@ impl Streams {
     /// Serves the pods of a node from its runtime.
     pub fn add_node(&self, node: impl Into<String>, runtime: Arc<dyn PodRuntime>) {
         self.runtimes.write().insert(node.into(), runtime);
+    }
+
+    /// Connects to an address of a pod or of another machine. The runtime of this machine's node reaches
+    /// a pod network in a namespace of its own.
+    pub(crate) fn dialer(&self) -> Dial {
+        let streams = self.clone();
+        Arc::new(move |address| match streams.runtimes.read().values().next() {
+            Some(runtime) => runtime.dial(address),
+            None => TcpStream::connect(address).boxed(),
+        })
     }
 
     /// The runtime of a pod; `None` for a simulated pod. The pods of hosted nodes are in the runtime of

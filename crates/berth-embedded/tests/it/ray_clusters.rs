@@ -340,6 +340,13 @@ async fn the_autoscaler_resizes_the_cluster_of_a_job_within_its_quota() {
     eventually("three workers leave", async || workers().await.len() == 1).await;
     eventually("the quota is returned", async || used(&client).await == "3").await;
     assert!(workers().await.iter().all(|(name, uid)| grown.get(name) == Some(uid)), "shrinking restarts nothing");
+
+    // Each growth has a slice of its own, although the RayJob does not change.
+    for (replicas, quota) in [(2, "4"), (3, "5")] {
+        ray.patch(&name, &PatchParams::default(), &autoscaled(replicas, &[])).await.expect("patched");
+        eventually("the quota is charged", async || used(&client).await == quota).await;
+        eventually("the workers run", async || workers().await.len() == replicas as usize).await;
+    }
     eventually("the job ends and returns all quota", async || used(&client).await == "0").await;
     world.cluster.stop().await;
 }

@@ -217,6 +217,11 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     }
     assert_eq!(admitted(&client).await.len(), 1, "a replica that stands by admits no workload");
     assert_eq!(waiting(&second_term), 1, "a replica that stands by follows the changes");
+    let state = second_term.dump.queues();
+    let names: Vec<&str> = state.iter().map(|queue| queue.cluster_queue.as_str()).collect();
+    assert_eq!(names, ["main", "other"]);
+    assert_eq!((state[0].status.reserving, state[0].status.pending), (1, 1));
+    assert_eq!(state[0].waiting, ["default/unwritten"]);
     other.abort();
     assert!(other.await.expect_err("stopped").is_cancelled());
 

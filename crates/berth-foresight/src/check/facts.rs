@@ -6,11 +6,12 @@ use berth_controllers::translate::{self, amounts};
 use berth_engine::model::{ClusterQueue, Cohort, Quota, ResourceFlavor, ResourceGroup};
 use berth_engine::{Amount, Name};
 
-use crate::objects::{Machines, ObjectRef, Objects, Source, Template};
+use crate::objects::{Machines, ObjectRef, Objects, Source, Template, Translator};
 
 /// The objects, and what follows from them.
 pub(super) struct Facts<'a> {
     pub objects: &'a Objects,
+    pub translator: Translator<'a>,
     /// Nodes and pools; empty if the set has none.
     pub machines: Vec<Machines>,
     pub flavors: BTreeMap<Name, ResourceFlavor>,
@@ -33,6 +34,7 @@ impl<'a> Facts<'a> {
         let cohorts = objects.cohorts.values().map(|it| translate::cohort(&it.object));
         Facts {
             objects,
+            translator: Translator::new(objects),
             machines: objects.machines(template),
             flavors: flavors.map(|flavor| (flavor.name.clone(), flavor)).collect(),
             queues: objects.cluster_queues.values().map(|it| translate::cluster_queue(&it.object)).collect(),

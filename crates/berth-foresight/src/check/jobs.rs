@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
+use berth_controllers::devices::Charges;
 use berth_controllers::translate;
 use berth_engine::model::{
     Admission, AdmissionCheck, LabelSelector, Labels, PodTemplate, SelectorTerm, Time, Toleration, Workload,
@@ -44,7 +45,7 @@ pub(super) fn check(facts: &Facts<'_>, now: Timestamp, findings: &mut Findings) 
     }
     for ((namespace, name), workload) in &facts.objects.workloads {
         let object = ObjectRef::namespaced("Workload", namespace, name);
-        let state = facts.objects.translate(&workload.object);
+        let (state, _) = facts.translator.translate(&workload.object);
         if !state.finished && state.admission.is_none() {
             let source = workload.source.as_ref();
             judge(facts, &mut lone, (&object, &workload.object, source), &mut jobs, &mut skipped, findings);
@@ -64,7 +65,7 @@ fn judge(
     skipped: &mut usize,
     findings: &mut Findings,
 ) {
-    let mut workload = facts.objects.translate(written);
+    let (mut workload, devices) = facts.translator.translate(written);
     let route = (workload.key.namespace.to_string(), workload.queue.to_string());
     let Some(local) = facts.objects.local_queues.get(&route) else {
         *skipped += 1;
@@ -73,13 +74,22 @@ fn judge(
     let cluster_queue = Name::from(local.object.spec.cluster_queue.as_str());
     workload.created = lone.now;
     workload.evicted = None;
-    workload.requeued = None;
     workload.requeue_at = None;
     if !lone.has_topology {
         workload.pod_sets.iter_mut().for_each(|set| set.topology = None);
     }
+    // As in the controllers, a job is in no queue while its devices cannot be counted.
+    if let (Some(problem), Some(false)) = (&workload.inadmissible, workload.requeued) {
+        let message = format!("the devices of the job cannot be counted, so it never starts: {problem}");
+        let help = "create or correct what the message names; the mappings are those of the Configuration of the set";
+        findings.add("job-never-fits", object.clone(), source, text("", message, help));
+        return;
+    }
+    workload.requeued = None;
     match lone.decide(&workload) {
-        Fate::Admitted(admission) => fits_nodes(facts, object, &workload, &admission, source, findings),
+        Fate::Admitted(admission) => {
+            fits_nodes(facts, object, (&workload, &devices), &admission, source, findings);
+        }
         Fate::Never(message) => {
             let message = format!("the job never starts, even with every queue empty: {message}");
             let help = "lower the requests or the number of pods, raise the quota, or use another queue";
@@ -178,7 +188,7 @@ pub(super) fn configuration(facts: &Facts<'_>) -> Vec<Event> {
 fn fits_nodes(
     facts: &Facts<'_>,
     object: &ObjectRef,
-    workload: &Workload,
+    (workload, devices): (&Workload, &Charges),
     admission: &Admission,
     source: Option<&Source>,
     findings: &mut Findings,
@@ -186,21 +196,23 @@ fn fits_nodes(
     if facts.machines.is_empty() || facts.objects.has_auto_provisioning {
         return;
     }
-    for (set, assigned) in workload.pod_sets.iter().zip(&admission.pod_sets) {
+    for (number, (set, assigned)) in workload.pod_sets.iter().zip(&admission.pod_sets).enumerate() {
+        let mut pod = PodTemplate::clone(&set.template);
+        devices.apply_to(number, &mut pod.requests);
+        pod.requests.retain(|resource, _| !facts.translator.devices().unmeasured().contains(&**resource));
         let flavors: Vec<_> = assigned.flavors.values().filter_map(|name| facts.flavors.get(name)).collect();
         let mut labels = set.template.node_selector.clone();
         labels.extend(flavors.iter().flat_map(|flavor| flavor.node_labels.clone()));
         let mut tolerations = set.template.tolerations.clone();
         tolerations.extend(flavors.iter().flat_map(|flavor| flavor.tolerations.clone()));
         let mut reasons = Vec::new();
-        let fits =
-            facts.machines.iter().any(|machines| match obstacle(machines, &labels, &tolerations, &set.template) {
-                None => true,
-                Some(reason) => {
-                    reasons.extend(reason.map(|reason| format!("{}: {reason}", machines.title)));
-                    false
-                }
-            });
+        let fits = facts.machines.iter().any(|machines| match obstacle(machines, &labels, &tolerations, &pod) {
+            None => true,
+            Some(reason) => {
+                reasons.extend(reason.map(|reason| format!("{}: {reason}", machines.title)));
+                false
+            }
+        });
         if fits {
             continue;
         }

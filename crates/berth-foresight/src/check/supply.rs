@@ -114,6 +114,9 @@ fn above_supply(facts: &Facts<'_>, findings: &mut Findings) {
         let resources: BTreeSet<&Name> =
             quotas.iter().filter(|place| group.contains(place.flavor)).map(|place| place.resource).collect();
         for resource in resources {
+            if !is_measured(facts, resource, findings) {
+                continue;
+            }
             let mut is_reported = false;
             for flavor in &group {
                 is_reported |= exceeds(facts, &quotas, &[flavor], resource, findings);
@@ -124,6 +127,28 @@ fn above_supply(facts: &Facts<'_>, findings: &mut Findings) {
             }
         }
     }
+}
+
+/// True if it is known how much of a resource machines have. It is not for counters and capacities of
+/// devices, and for devices whose classes the set does not map.
+fn is_measured(facts: &Facts<'_>, resource: &Name, findings: &mut Findings) -> bool {
+    if facts.translator.devices().unmeasured().contains(&**resource) {
+        return false;
+    }
+    let objects = facts.objects;
+    let is_mapped = !objects.config.resources.device_class_mappings.is_empty();
+    let has_devices = !objects.device_slices.is_empty()
+        || !objects.device_classes.is_empty()
+        || objects.node_pools.values().any(|pool| !pool.object.spec.devices.is_empty());
+    let is_on_a_machine = facts.machines.iter().any(|machines| machines.allocatable.contains_key(resource));
+    let is_known = is_on_a_machine || is_mapped || !has_devices;
+    if !is_known {
+        let missing = format!("the supply of {resource}: the set has no Configuration with deviceClassMappings");
+        if !findings.unchecked.contains(&missing) {
+            findings.unchecked.push(missing);
+        }
+    }
+    is_known
 }
 
 /// Flavors that share machines, directly or through others.

@@ -60,6 +60,9 @@ pub struct Common {
     /// Jobs arrive this many times as fast.
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     scale: Option<f64>,
+    /// Maximum number of pods of a job: a job of more has fewer and larger pods.
+    #[arg(long, value_name = "PODS", value_parser = clap::value_parser!(i32).range(1..))]
+    pods_max: Option<i32>,
 }
 
 impl Common {
@@ -72,7 +75,8 @@ impl Common {
         for (resource, size) in &self.machine {
             trace.machine.get_or_insert_default().insert(Name::from(resource.as_str()), *size);
         }
-        let selection = Selection { from: self.from, until: self.until, limit: self.limit, scale: self.scale };
+        let (from, until, limit, scale) = (self.from, self.until, self.limit, self.scale);
+        let selection = Selection { from, until, limit, scale, pods_max: self.pods_max };
         selection.apply(&mut trace);
         if trace.jobs.is_empty() {
             bail!("{}: no job is selected: widen --from, --until and --limit", path.display());

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
+use berth_load::History;
 use clap::{Args, ValueEnum};
 
 use super::progress::{self, Counted};
@@ -23,6 +24,10 @@ pub struct Options {
     trace: PathBuf,
     #[command(flatten)]
     common: Common,
+    /// Run every job as a Job through the API, the controllers and a simulated cluster in virtual
+    /// time, instead of the engine alone.
+    #[arg(long)]
+    whole: bool,
     /// A price per hour of a CPU, a GiB of memory or a piece of another resource; may be repeated.
     #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
     prices: Vec<String>,
@@ -45,12 +50,16 @@ enum Output {
     Csv,
 }
 
-/// Replays the trace and returns the report to print.
-pub fn run(options: &Options) -> anyhow::Result<String> {
+/// Replays a trace through a whole cluster, and counts the jobs that ended.
+pub type Whole<'a> = &'a (dyn Fn(&Replay<'_>, &AtomicUsize) -> anyhow::Result<History> + Sync);
+
+/// Replays the trace and returns the report to print. `whole` is used for `--whole`.
+pub fn run(options: &Options, whole: Whole<'_>) -> anyhow::Result<String> {
     let trace = options.common.trace(&options.trace)?;
     let policies = options.common.policies(&trace, &prices(&options.prices)?)?;
-    let report =
-        Report { trace: Summary::of(&trace), policies: replay_all(&trace, &policies)?, packings: packings(options)? };
+    let engine: Whole<'_> = &|replay, ended| Ok(replay.run(&mut Counted(ended)));
+    let policies = replay_all(&trace, &policies, if options.whole { whole } else { engine })?;
+    let report = Report { trace: Summary::of(&trace), policies, packings: packings(options)? };
     if let Some(path) = &options.html {
         std::fs::write(path, report::html(&report)).with_context(|| path.display().to_string())?;
     }
@@ -72,7 +81,7 @@ fn packings(options: &Options) -> anyhow::Result<Vec<Packing>> {
 
 /// Replays the trace under each policy; as many at once as there are CPUs. Policies are
 /// independent, so the figures do not depend on the number of CPUs.
-fn replay_all(trace: &Trace, policies: &[Policy]) -> anyhow::Result<Vec<Figures>> {
+fn replay_all(trace: &Trace, policies: &[Policy], run: Whole<'_>) -> anyhow::Result<Vec<Figures>> {
     let replays = policies.iter().map(|policy| Replay::new(trace, policy)).collect::<Result<Vec<_>, _>>()?;
     let ended = AtomicUsize::new(0);
     let next = AtomicUsize::new(0);
@@ -82,21 +91,22 @@ fn replay_all(trace: &Trace, policies: &[Policy]) -> anyhow::Result<Vec<Figures>
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some((replay, policy)) = replays.get(number).zip(policies.get(number)) else { return done };
-            let history = replay.run(&mut Counted(&ended));
-            done.push((number, figures(trace, policy, &history)));
+            let history = run(replay, &ended).with_context(|| format!("policy {}", policy.name));
+            done.push((number, history.map(|history| figures(trace, policy, &history))));
         }
     };
     let jobs = trace.jobs.len() * policies.len();
-    let mut all: Vec<(usize, Figures)> = progress::during(&|_| progress::counted(&ended, jobs, "jobs ended"), || {
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let join = |worker: std::thread::ScopedJoinHandle<'_, _>| match worker.join() {
-                Ok(done) => done,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            workers.into_iter().flat_map(join).collect()
-        })
-    });
+    let mut all: Vec<(usize, anyhow::Result<Figures>)> =
+        progress::during(&|_| progress::counted(&ended, jobs, "jobs ended"), || {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                let join = |worker: std::thread::ScopedJoinHandle<'_, _>| match worker.join() {
+                    Ok(done) => done,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                };
+                workers.into_iter().flat_map(join).collect()
+            })
+        });
     all.sort_by_key(|(number, _)| *number);
-    Ok(all.into_iter().map(|(_, figures)| figures).collect())
+    all.into_iter().map(|(_, figures)| figures).collect()
 }

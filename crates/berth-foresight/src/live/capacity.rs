@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use berth_api::berth::NodePoolSpec;
+use berth_controllers::devices::Charges;
 use berth_controllers::translate::{self, amounts, placement};
 use berth_engine::Name;
 use berth_engine::model::{Admission, Labels, ResourceFlavor, ResourceList, Taint, Time, Toleration, Workload};
@@ -17,7 +18,7 @@ use berth_load::Capacity;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{LiveJob, State};
-use crate::objects::machines::repels;
+use crate::objects::machines::{add_devices, is_of_pool, pool_devices, repels};
 use crate::objects::{Objects, Template};
 
 /// Time from an unplaced pod to the order of a node.
@@ -50,6 +51,8 @@ struct Pods {
     requests: ResourceList,
     /// The groups on which they may run.
     groups: Vec<usize>,
+    /// True if they claim devices, for which pools do not grow.
+    claim_devices: bool,
 }
 
 /// A job that holds quota.
@@ -74,6 +77,8 @@ pub struct Pools {
     delays: BTreeMap<Name, Duration>,
     /// Run times by job.
     run_times: Vec<Duration>,
+    /// What the devices of each job change in the requests of its pods.
+    devices: Vec<Charges>,
     /// The state's jobs, for those that hold quota at the start.
     initial: BTreeMap<usize, LiveJob>,
     jobs: BTreeMap<usize, Placed>,
@@ -89,8 +94,10 @@ impl Pools {
     /// of a real cluster would add is not known.
     pub fn of(objects: &Objects, state: &State, template: Template<'_>) -> Pools {
         let mut groups = Vec::new();
+        let devices = objects.devices();
         for (name, pool) in &objects.node_pools {
-            groups.extend(group(objects, name, &pool.object.spec, &template(&pool.object), state.at));
+            let of_machine = pool_devices(objects, &devices, name);
+            groups.extend(group(objects, (name, &pool.object.spec), &template(&pool.object), of_machine, state.at));
         }
         let flavors = objects.flavors.values().map(|it| translate::flavor(&it.object));
         let initial = state.jobs.iter().enumerate().filter(|(_, job)| job.holds());
@@ -99,6 +106,7 @@ impl Pools {
             flavors: flavors.map(|flavor| (flavor.name.clone(), flavor)).collect(),
             delays: BTreeMap::new(),
             run_times: Vec::new(),
+            devices: state.jobs.iter().map(|job| job.devices.clone()).collect(),
             initial: initial.map(|(number, job)| (number, job.clone())).collect(),
             jobs: BTreeMap::new(),
             admissions: 0,
@@ -142,7 +150,7 @@ impl Pools {
     }
 
     /// The groups on which the pods of a set may run, and their requests.
-    fn pods(&self, workload: &Workload, admission: &Admission) -> Vec<(usize, Pods)> {
+    fn pods(&self, job: usize, workload: &Workload, admission: &Admission) -> Vec<(usize, Pods)> {
         let sets = workload.pod_sets.iter().zip(&admission.pod_sets).enumerate();
         sets.map(|(number, (set, assigned))| {
             let flavors: Vec<&ResourceFlavor> =
@@ -151,15 +159,23 @@ impl Pools {
             labels.extend(flavors.iter().flat_map(|flavor| flavor.node_labels.clone()));
             let mut tolerations: Vec<Toleration> = set.template.tolerations.clone();
             tolerations.extend(flavors.iter().flat_map(|flavor| flavor.tolerations.clone()));
+            let mut requests = set.template.requests.clone();
+            if let Some(devices) = self.devices.get(job) {
+                devices.apply_to(number, &mut requests);
+                // Devices that no machine of the state shows do not limit it.
+                let is_shown = |it: &Name| self.groups.iter().any(|group| group.allocatable.contains_key(it));
+                requests.retain(|name, _| set.template.requests.contains_key(name) || is_shown(name));
+            }
             let fits = |group: &Group| {
                 let has = |of: &Labels| labels.iter().all(|(key, value)| of.get(key) == Some(value));
                 group.labels.iter().any(has)
                     && group.taints.iter().all(|taint| tolerations.iter().any(|it| it.tolerates(taint)))
-                    && is_within(&set.template.requests, &group.allocatable)
+                    && is_within(&requests, &group.allocatable)
             };
             let groups = self.groups.iter().enumerate().filter(|(_, group)| fits(group)).map(|(at, _)| at).collect();
             let count = assigned.count.unwrap_or(set.count);
-            (number, Pods { count, requests: set.template.requests.clone(), groups })
+            let claim_devices = requests.keys().any(|name| !set.template.requests.contains_key(name));
+            (number, Pods { count, requests, groups, claim_devices })
         })
         .collect()
     }
@@ -249,6 +265,9 @@ impl Pools {
                 return Some((*g, n.0));
             }
         }
+        if pods.claim_devices {
+            return None;
+        }
         let g = *pods.groups.iter().find(|g| self.groups[**g].nodes.len() < self.groups[**g].max)?;
         let group = &mut self.groups[g];
         let ready = now.after(group.delay);
@@ -267,7 +286,7 @@ impl Capacity for Pools {
             latest: since,
             is_reported: false,
         };
-        for (set, pods) in self.pods(workload, admission) {
+        for (set, pods) in self.pods(number, workload, admission) {
             if pods.groups.is_empty() {
                 let flavors = admission.pod_sets.get(set).into_iter().flat_map(|assigned| assigned.flavors.values());
                 let delay = flavors.filter_map(|flavor| self.delays.get(flavor)).max().copied().unwrap_or_default();
@@ -328,15 +347,19 @@ impl Capacity for Pools {
 }
 
 /// A pool as a group; `None` if the size of its machines is not known.
-fn group(objects: &Objects, name: &str, spec: &NodePoolSpec, nodes: &[Node], now: Time) -> Option<Group> {
-    let of_pool = |node: &Node| {
-        let labels = node.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(crate::objects::machines::POOL_LABEL)).is_some_and(|pool| pool == name)
-    };
-    let existing: Vec<&Node> = objects.nodes.values().map(|it| &it.object).filter(|node| of_pool(node)).collect();
+fn group(
+    objects: &Objects,
+    (name, spec): (&str, &NodePoolSpec),
+    nodes: &[Node],
+    devices: BTreeMap<String, i64>,
+    now: Time,
+) -> Option<Group> {
+    let nodes_of_set = objects.nodes.values().map(|it| &it.object);
+    let existing: Vec<&Node> = nodes_of_set.filter(|node| is_of_pool(node, name)).collect();
     let pattern = if spec.is_process() { existing.first().copied() } else { nodes.first() }?;
     let allocatable = pattern.status.as_ref().and_then(|status| status.allocatable.as_ref())?;
-    let allocatable = amounts::from_resource_list(allocatable);
+    let mut allocatable = amounts::from_resource_list(allocatable);
+    add_devices(&mut allocatable, devices);
     let taints = pattern.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let seconds = |delay: Option<berth_api::berth::Duration>, default: u64| {
         delay.map_or(Duration::from_secs(default), |delay| delay.0)

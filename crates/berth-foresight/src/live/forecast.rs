@@ -5,13 +5,14 @@
 //! draw, because it waits for jobs of unknown run time, counts as admitted last; if the percentile is
 //! one of these, it is unknown.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use berth_engine::model::{Time, WorkloadKey};
 use berth_engine::{Event, Name};
 
-use super::future::{self, Future, Until};
+use super::future::{self, Future, Places, Until};
 use super::run_times::{RunTime, RunTimes};
 use super::{LiveJob, State};
 use crate::live::capacity::Pools;
@@ -19,6 +20,10 @@ use crate::objects::{ObjectRef, Objects, Template};
 
 /// Most jobs that a forecast names as those it waits for.
 const NAMED_MAX: usize = 5;
+
+/// Number of waiting jobs after whose starts a forecast ends: later starts depend on too much that is
+/// not known, and an answer takes a few seconds at most.
+pub const STARTS_MAX: usize = 20_000;
 
 /// How to forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +120,7 @@ pub struct Prospect {
     config: berth_engine::EngineConfig,
     pools: Pools,
     run_times: Vec<RunTime>,
+    starts_max: usize,
 }
 
 impl Prospect {
@@ -132,7 +138,14 @@ impl Prospect {
             config: future::config(objects),
             pools,
             run_times: state.jobs.iter().map(|job| times.run_time(job, state.at)).collect(),
+            starts_max: STARTS_MAX,
         }
+    }
+
+    /// Ends forecasts after the starts of so many waiting jobs, instead of [`STARTS_MAX`].
+    #[must_use]
+    pub fn with_starts_max(self, starts_max: usize) -> Prospect {
+        Prospect { starts_max, ..self }
     }
 
     /// One future, with the run times that `choose` takes.
@@ -172,12 +185,37 @@ impl Prospect {
 
 /// Forecasts of the waiting jobs of a state, in the order of their creation.
 pub fn forecast(state: &State, prospect: &Prospect, plan: Plan) -> Vec<JobForecast> {
-    let until = plan.only.map_or(Until::AllStarted, Until::Started);
+    let starts_max = prospect.starts_max;
+    let until = plan.only.map_or(Until::AllStarted { starts_max }, |job| Until::Started { job, starts_max });
     let draws = if prospect.is_certain() { 1 } else { plan.draws.max(1) };
     let futures = drawn(prospect, draws, until);
+    let ends = futures.iter().map(Ends::of).collect::<Vec<_>>();
+    let places = Places::of(&prospect.load, &prospect.config);
     let waiting = state.jobs.iter().enumerate().filter(|(_, job)| !job.holds());
     let wanted = waiting.filter(|(number, _)| plan.only.is_none_or(|only| only == *number));
-    wanted.map(|(number, job)| of_job(state, prospect, &futures, number, job)).collect()
+    let of_job = |(number, job)| JobForecast {
+        place: places.of_job(job),
+        ..of_job(state, prospect, &futures, &ends, number, job)
+    };
+    wanted.map(of_job).collect()
+}
+
+/// The jobs that end, or lose their quota, by the time.
+struct Ends(HashMap<Time, Vec<usize>>);
+
+impl Ends {
+    fn of(future: &Future) -> Ends {
+        let mut ends: HashMap<Time, Vec<usize>> = HashMap::new();
+        for (number, job) in future.jobs.iter().enumerate() {
+            for at in job.ended.into_iter().chain(job.evicted.filter(|at| job.ended != Some(*at))) {
+                let numbers = ends.entry(at).or_default();
+                if numbers.len() < NAMED_MAX {
+                    numbers.push(number);
+                }
+            }
+        }
+        Ends(ends)
+    }
 }
 
 /// The futures of all draws, as many at once as there are CPUs. Draws are independent, so the result
@@ -206,7 +244,15 @@ fn drawn(prospect: &Prospect, draws: usize, until: Until) -> Vec<Future> {
     all.into_iter().map(|(_, future)| future).collect()
 }
 
-fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize, job: &LiveJob) -> JobForecast {
+/// The forecast of a job, without its place.
+fn of_job(
+    state: &State,
+    prospect: &Prospect,
+    futures: &[Future],
+    ends: &[Ends],
+    number: usize,
+    job: &LiveJob,
+) -> JobForecast {
     let mut order: Vec<(Time, usize)> = futures
         .iter()
         .enumerate()
@@ -216,35 +262,34 @@ fn of_job(state: &State, prospect: &Prospect, futures: &[Future], number: usize,
     let at = |percent: usize| order[(order.len() * percent / 100).min(order.len() - 1)];
     let known = |(time, _): (Time, usize)| (time != Time(i64::MAX)).then_some(time);
     let (median, p90) = (known(at(50)), known(at(90)));
-    let in_median = &futures[at(50).1];
-    let of_job = &in_median.jobs[number];
-    let waits_for = median.map(|median| ends_at(state, in_median, median)).unwrap_or_default();
+    let in_median = at(50).1;
+    let of_job = &futures[in_median].jobs[number];
+    let waits_for = median.map(|median| ends_at(state, &ends[in_median], median)).unwrap_or_default();
+    let is_cut = futures.iter().any(|future| future.is_cut);
     JobForecast {
         key: job.key.clone(),
         owner: job.owner.clone(),
         cluster_queue: job.cluster_queue.clone(),
-        place: state.place(job),
+        place: 0,
         median,
         p90,
         running: median.and(of_job.running),
         flavors: of_job.flavors.clone(),
         waits_for,
-        unknown: median.is_none().then(|| why_unknown(state, prospect, job)),
+        unknown: median.is_none().then(|| why_unknown(state, prospect, job, is_cut)),
         withheld: 0,
     }
 }
 
-/// The jobs that end or lose their quota at an instant after the start.
-fn ends_at(state: &State, future: &Future, at: Time) -> Vec<String> {
+/// The first jobs that end or lose their quota at an instant after the start.
+fn ends_at(state: &State, ends: &Ends, at: Time) -> Vec<String> {
     if at <= state.at {
         return Vec::new();
     }
-    let ends = state.jobs.iter().zip(&future.jobs);
-    let ends = ends.filter(|(_, future)| future.ended == Some(at) || future.evicted == Some(at));
-    ends.take(NAMED_MAX).map(|(job, _)| job.title()).collect()
+    ends.0.get(&at).into_iter().flatten().map(|number| state.jobs[*number].title()).collect()
 }
 
-fn why_unknown(state: &State, prospect: &Prospect, job: &LiveJob) -> Unknown {
+fn why_unknown(state: &State, prospect: &Prospect, job: &LiveJob, is_cut: bool) -> Unknown {
     let workload = &job.workload;
     let reason = |reason: &str| Unknown::Reason(reason.to_owned());
     if job.cluster_queue.is_none() {
@@ -259,6 +304,13 @@ fn why_unknown(state: &State, prospect: &Prospect, job: &LiveJob) -> Unknown {
     }
     if let Some(problem) = &workload.inadmissible {
         return reason(problem);
+    }
+    if is_cut {
+        let count = prospect.starts_max;
+        return Unknown::Reason(format!(
+            "it is not among the next {count} jobs to start, and forecasts do not go further; its place shows how many \
+             wait before it"
+        ));
     }
     let mut holders = state.jobs.iter().enumerate().filter(|(_, it)| it.holds());
     let unknown = holders.by_ref().filter(|(number, _)| prospect.is_unknown(*number));

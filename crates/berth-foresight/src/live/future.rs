@@ -1,14 +1,15 @@
 //! Runs the engine forward from a state.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use berth_engine::model::{Admission, Time, Workload};
-use berth_engine::{EngineConfig, Event, Name};
+use berth_engine::model::{Admission, Time, Workload, WorkloadKey};
+use berth_engine::{Engine, EngineConfig, Event, Name};
 use berth_load::{Capacity, History, Probe, Unlimited, drive};
 
-use super::State;
 use super::capacity::Pools;
 use super::run_times::NEVER;
+use super::{LiveJob, State};
 use crate::forward::{Forward, ForwardJob};
 use crate::objects::Objects;
 
@@ -51,6 +52,8 @@ pub struct Future {
     pub jobs: Vec<JobFuture>,
     /// The periods in which they hold quota, and figures of the run.
     pub history: History,
+    /// True if the run ended at the limit of starts.
+    pub is_cut: bool,
 }
 
 /// When a run may stop.
@@ -58,10 +61,18 @@ pub struct Future {
 pub enum Until {
     /// When nothing more happens.
     TheEnd,
-    /// When this job was admitted, and its pods run.
-    Started(usize),
+    /// When this job was admitted.
+    Started {
+        /// Number of the job.
+        job: usize,
+        /// When so many waiting jobs were admitted before it.
+        starts_max: usize,
+    },
     /// When every waiting job was admitted.
-    AllStarted,
+    AllStarted {
+        /// When so many waiting jobs were admitted.
+        starts_max: usize,
+    },
 }
 
 /// The configuration of the engine for runs in virtual time.
@@ -87,6 +98,39 @@ pub fn load(objects: &Objects, state: &State) -> Forward {
     }
 }
 
+/// The places of waiting jobs in their cluster queues.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    places: HashMap<WorkloadKey, usize>,
+    lengths: BTreeMap<Name, usize>,
+}
+
+impl Places {
+    /// The places at the start of a load, before the first decision, in the engine's order.
+    pub fn of(load: &Forward, config: &EngineConfig) -> Places {
+        let mut engine = Engine::new(config.clone());
+        let jobs = load.jobs.iter().map(|job| Event::WorkloadUpserted(Box::new(job.workload.clone())));
+        for event in load.objects.iter().cloned().chain(jobs) {
+            engine.apply(event, load.start);
+        }
+        let mut found = Places::default();
+        for event in &load.objects {
+            let Event::ClusterQueueUpserted(queue) = event else { continue };
+            let pending = engine.pending(&queue.name);
+            found.lengths.insert(queue.name.clone(), pending.len());
+            found.places.extend(pending.into_iter().zip(1..).map(|(it, place)| (it.workload, place)));
+        }
+        found
+    }
+
+    /// The place of a job, from 1. A job that the queue does not consider yet, for example because
+    /// of a backoff, comes after those that it considers.
+    pub fn of_job(&self, job: &LiveJob) -> usize {
+        let last = || 1 + job.cluster_queue.as_ref().and_then(|queue| self.lengths.get(queue)).copied().unwrap_or(0);
+        self.places.get(&job.key).copied().unwrap_or_else(last)
+    }
+}
+
 /// Runs a load forward; `pools` are the nodes behind the quota, if they are known.
 pub fn run(load: &Forward, config: &EngineConfig, pools: Option<&Pools>, until: Until) -> Future {
     match pools {
@@ -102,15 +146,27 @@ fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, u
     let waits: Vec<bool> = load.jobs.iter().map(|job| job.workload.admission.is_none()).collect();
     let open = waits.iter().filter(|waits| **waits).count();
     let jobs = load.jobs.len();
-    let mut watch =
-        Watch { jobs: vec![JobFuture::default(); jobs], since: vec![Since::default(); jobs], waits, open, until };
+    let starts_max = match until {
+        Until::TheEnd => usize::MAX,
+        Until::Started { starts_max, .. } | Until::AllStarted { starts_max } => starts_max,
+    };
+    let mut watch = Watch {
+        jobs: vec![JobFuture::default(); jobs],
+        since: vec![Since::default(); jobs],
+        waits,
+        waited: open,
+        open,
+        starts_max,
+        until,
+    };
     let history = drive::run_on(load, config.clone(), &mut watch, capacity);
     let horizon = load.start.after(NEVER / 2);
+    let is_cut = watch.is_cut();
     let mut jobs = watch.jobs;
     for job in &mut jobs {
         job.forget_after(horizon);
     }
-    Future { jobs, history }
+    Future { jobs, history, is_cut }
 }
 
 /// Records what happens to each job.
@@ -120,8 +176,11 @@ struct Watch {
     since: Vec<Since>,
     /// True for jobs that were never admitted.
     waits: Vec<bool>,
-    /// Number of these jobs.
+    /// Number of jobs that wait at the start.
+    waited: usize,
+    /// Number of jobs that were never admitted.
     open: usize,
+    starts_max: usize,
     until: Until,
 }
 
@@ -135,6 +194,10 @@ struct Since {
 }
 
 impl Watch {
+    fn is_cut(&self) -> bool {
+        self.open > 0 && self.waited - self.open >= self.starts_max
+    }
+
     fn admit(&mut self, number: usize, admission: &Admission, at: Time) {
         let (job, since) = (&mut self.jobs[number], &mut self.since[number]);
         if since.holds.is_some() {
@@ -180,10 +243,11 @@ impl Probe for Watch {
     }
 
     fn is_enough(&self) -> bool {
-        match self.until {
-            Until::TheEnd => false,
-            Until::Started(number) => self.jobs.get(number).is_none_or(|job| job.admitted.is_some()),
-            Until::AllStarted => self.open == 0,
-        }
+        let is_there = match self.until {
+            Until::TheEnd => return false,
+            Until::Started { job, .. } => self.jobs.get(job).is_none_or(|job| job.admitted.is_some()),
+            Until::AllStarted { .. } => self.open == 0,
+        };
+        is_there || self.is_cut()
     }
 }

@@ -16,16 +16,17 @@ pub mod future;
 pub mod run_times;
 pub mod what_if;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
+use berth_controllers::devices::Charges;
 use berth_engine::Name;
 use berth_engine::model::{Time, Workload, WorkloadKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::objects::{ObjectRef, Objects};
+use crate::objects::{ObjectRef, Objects, Translator};
 
 /// A job that has not ended.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub struct LiveJob {
     pub running_since: Option<Time>,
     /// Its pods that are on nodes.
     pub pods: Vec<BoundPod>,
+    /// What its devices change in the requests of its pods.
+    pub devices: Charges,
     /// Run time that its pods declare.
     pub declared: Option<Duration>,
     /// Maximum run time that it declares.
@@ -87,14 +90,16 @@ impl State {
     /// The state that the objects show. Jobs of the set that have no Workload are submitted at `at`.
     pub fn of(objects: &Objects, at: Timestamp) -> State {
         let now = berth_controllers::translate::time(at);
-        let pods = pods_by_owner(objects);
+        let (pods, translator) = (pods_by_owner(objects), Translator::new(objects));
+        let of = |workload: &api::Workload, pods| live_job(objects, &translator, workload, pods, now);
         let mut jobs: Vec<LiveJob> =
-            objects.workloads.values().filter_map(|workload| live_job(objects, &workload.object, &pods, now)).collect();
+            objects.workloads.values().filter_map(|workload| of(&workload.object, &pods)).collect();
+        let no_pods = BTreeMap::new();
+        let mut known: BTreeSet<Option<ObjectRef>> = jobs.iter().map(|job| job.owner.clone()).collect();
         for made in objects.workloads_of_jobs(at) {
             let Ok(workload) = made.workload else { continue };
-            if let Some(mut job) = live_job(objects, &workload, &BTreeMap::new(), now) {
-                let is_known = jobs.iter().any(|known| known.owner == job.owner);
-                if is_known {
+            if let Some(mut job) = of(&workload, &no_pods) {
+                if !known.insert(job.owner.clone()) {
                     continue;
                 }
                 job.workload.created = now;
@@ -104,17 +109,6 @@ impl State {
         }
         jobs.sort_by(|a, b| (a.workload.created, &a.key).cmp(&(b.workload.created, &b.key)));
         State { at: now, jobs }
-    }
-
-    /// The place of a waiting job among those that wait in its cluster queue, from 1.
-    pub fn place(&self, job: &LiveJob) -> usize {
-        let order = |it: &LiveJob| {
-            let since = it.workload.evicted.as_ref().map_or(it.workload.created, |evicted| evicted.at);
-            (std::cmp::Reverse(it.workload.priority), since, it.workload.uid.clone())
-        };
-        let own = order(job);
-        let rivals = self.jobs.iter().filter(|it| !it.holds() && it.cluster_queue == job.cluster_queue);
-        1 + rivals.filter(|it| it.key != job.key && order(it) < own).count()
     }
 }
 
@@ -132,8 +126,14 @@ fn pods_by_owner(objects: &Objects) -> BTreeMap<&str, Vec<&Pod>> {
     found
 }
 
-fn live_job(objects: &Objects, object: &api::Workload, pods: &BTreeMap<&str, Vec<&Pod>>, now: Time) -> Option<LiveJob> {
-    let mut workload = objects.translate(object);
+fn live_job(
+    objects: &Objects,
+    translator: &Translator<'_>,
+    object: &api::Workload,
+    pods: &BTreeMap<&str, Vec<&Pod>>,
+    now: Time,
+) -> Option<LiveJob> {
+    let (mut workload, devices) = translator.translate(object);
     if workload.finished || workload.deleting {
         return None;
     }
@@ -143,7 +143,7 @@ fn live_job(objects: &Objects, object: &api::Workload, pods: &BTreeMap<&str, Vec
         workload.admitted = false;
         workload.reserved_at = None;
     }
-    if workload.admission.is_none() && workload.requeued == Some(false) {
+    if workload.admission.is_none() && workload.requeued == Some(false) && workload.inadmissible.is_none() {
         workload.requeued = Some(true);
     }
     if workload.created == Time::UNSET {
@@ -163,6 +163,7 @@ fn live_job(objects: &Objects, object: &api::Workload, pods: &BTreeMap<&str, Vec
         cluster_queue,
         running_since,
         pods: bound,
+        devices,
         declared: run_times::declared(object),
         limit: object.spec.maximum_execution_time_seconds.map(|it| Duration::from_secs(u64::try_from(it).unwrap_or(0))),
         is_new: false,

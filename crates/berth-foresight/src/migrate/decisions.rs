@@ -1,6 +1,6 @@
 //! Decisions that would differ after Berth took over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use berth_controllers::configuration::Config;
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::{Orders, Verdict};
 use crate::forward::{Forward, ForwardJob};
-use crate::live::State;
-use crate::live::future::{self, Until};
+use crate::live::future::{self, Future, Places, Until};
 use crate::live::run_times::NEVER;
+use crate::live::{LiveJob, State};
 use crate::objects::{Namespaced, ObjectRef, Objects};
 
 /// Decisions of the first second count as made at once.
@@ -106,17 +106,21 @@ pub fn counts(objects: &Objects, now: Timestamp) -> (usize, usize) {
     (holding.len(), waiting.len())
 }
 
-/// What the engine would decide at once. No job ends meanwhile.
-pub fn of_engine(objects: &Objects, now: Timestamp) -> Vec<Decision> {
+/// What the engine would decide at once, without the end of a job, and the pending workloads whose
+/// place in their ClusterQueue would change.
+pub fn of_engine(objects: &Objects, orders: &Orders, now: Timestamp) -> Vec<Decision> {
     let mut state = State::of(objects, now);
     state.jobs.retain(|job| !job.is_new);
-    let job = |live: &crate::live::LiveJob| ForwardJob {
-        workload: live.workload.clone(),
-        created: Duration::ZERO,
-        run_time: NEVER,
-    };
+    let job = |live: &LiveJob| ForwardJob { workload: live.workload.clone(), created: Duration::ZERO, run_time: NEVER };
     let load = Forward { start: state.at, objects: objects.events(), jobs: state.jobs.iter().map(job).collect() };
-    let future = future::run(&load, &future::config(objects), None, Until::TheEnd);
+    let config = future::config(objects);
+    let mut decisions = at_once(&state, &future::run(&load, &config, None, Until::TheEnd));
+    decisions.extend(moved(&state, &Places::of(&load, &config), orders));
+    decisions
+}
+
+/// Decisions of a future that come first.
+fn at_once(state: &State, future: &Future) -> Vec<Decision> {
     let until = state.at.after(AT_ONCE);
     let mut decisions = Vec::new();
     for (live, next) in state.jobs.iter().zip(&future.jobs) {
@@ -133,34 +137,28 @@ pub fn of_engine(objects: &Objects, now: Timestamp) -> Vec<Decision> {
     decisions
 }
 
-/// Pending workloads whose place in their ClusterQueue would change. Only workloads that both lists
-/// have are compared.
-pub fn of_order(objects: &Objects, orders: &Orders, now: Timestamp) -> Vec<Decision> {
-    let state = State::of(objects, now);
+/// Pending workloads with another place. Only workloads that both lists have are compared.
+fn moved(state: &State, places: &Places, orders: &Orders) -> Vec<Decision> {
     let mut ours: BTreeMap<&str, Vec<(usize, Namespaced)>> = BTreeMap::new();
-    for job in state.jobs.iter().filter(|job| !job.holds() && !job.is_new) {
+    for job in state.jobs.iter().filter(|job| !job.holds()) {
         if let Some(queue) = &job.cluster_queue {
             let key = (job.key.namespace.to_string(), job.key.name.to_string());
-            ours.entry(queue).or_default().push((state.place(job), key));
+            ours.entry(queue).or_default().push((places.of_job(job), key));
         }
     }
     let mut decisions = Vec::new();
     for (queue, theirs) in orders {
         let Some(mut here) = ours.remove(queue.as_str()) else { continue };
         here.sort();
-        here.retain(|(_, key)| theirs.contains(key));
-        let known: Vec<&Namespaced> = theirs.iter().filter(|key| here.iter().any(|(_, it)| it == *key)).collect();
-        for (at, (_, key)) in here.iter().enumerate() {
-            let before = known.iter().position(|it| *it == key).unwrap_or(at);
-            if before != at {
-                let message = format!(
-                    "place {} among the pending workloads of ClusterQueue {queue} with Kueue, and {} with Berth",
-                    before + 1,
-                    at + 1
-                );
-                let object = ObjectRef::namespaced("Workload", &key.0, &key.1);
-                decisions.push(Decision { effect: Effect::Moved, object, message });
-            }
+        let known: HashSet<&Namespaced> = here.iter().map(|(_, key)| key).collect();
+        let before: HashMap<&Namespaced, usize> = theirs.iter().filter(|key| known.contains(key)).zip(1..).collect();
+        let both = here.iter().filter_map(|(_, key)| Some((key, *before.get(key)?))).zip(1..);
+        for ((key, before), now) in both.filter(|((_, before), now)| before != now) {
+            let message = format!(
+                "place {before} among the pending workloads of ClusterQueue {queue} with Kueue, and {now} with Berth"
+            );
+            let object = ObjectRef::namespaced("Workload", &key.0, &key.1);
+            decisions.push(Decision { effect: Effect::Moved, object, message });
         }
     }
     decisions

@@ -5,6 +5,7 @@
 //! own functions and by the engine ([`decisions`]): workloads that would be stopped or not
 //! recognized, and pending ones in another order.
 
+mod command_line;
 pub mod decisions;
 pub mod report;
 pub mod verdict;
@@ -120,6 +121,7 @@ pub fn check(mut inventory: Inventory, now: Timestamp) -> Migration {
     let mut judged = Vec::new();
     let mut documents = Vec::new();
     let mut config = None;
+    let gates = command_line::gates(&inventory.documents);
     for mut document in inventory.documents {
         complete_namespace(&mut document.value);
         match configuration(&document.value) {
@@ -129,8 +131,11 @@ pub fn check(mut inventory: Inventory, now: Timestamp) -> Migration {
                 source: document.source,
                 notes: vec![Note::new(Verdict::Unsupported, "data", problem)],
             }),
-            Some(Ok(value)) => {
-                let (loaded, notes) = verdict::configuration(&value);
+            Some(Ok(mut value)) => {
+                let of_command_line = gates.iter().find(|gates| gates.configuration == ObjectRef::of(&document.value));
+                let note = of_command_line.and_then(|gates| gates.add_to(&mut value));
+                let (loaded, mut notes) = verdict::configuration(&value);
+                notes.extend(note);
                 let object = ObjectRef { kind: "Configuration".to_owned(), ..ObjectRef::of(&document.value) };
                 judged.push(Judged { object, source: document.source, notes });
                 config = config.or(loaded);
@@ -155,8 +160,7 @@ pub fn check(mut inventory: Inventory, now: Timestamp) -> Migration {
     let unsourced = |document: &Document| Document { value: document.value.clone(), source: None };
     let mut objects = Objects::read(documents.iter().map(unsourced).collect());
     objects.config = config;
-    decisions.extend(decisions::of_engine(&objects, now));
-    decisions.extend(decisions::of_order(&objects, &inventory.orders, now));
+    decisions.extend(decisions::of_engine(&objects, &inventory.orders, now));
     decisions.sort();
     decisions.dedup_by(|a, b| a.object == b.object && a.effect == b.effect);
     if inventory.orders.is_empty() {

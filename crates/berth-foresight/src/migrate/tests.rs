@@ -145,3 +145,76 @@ fn pending_workloads_with_another_place_are_found() {
     assert!(text.contains("decision: Workload ns/a would get another place"), "{text}");
     assert_eq!(report::json(&migration)["decisions"].as_array().map(Vec::len), Some(2));
 }
+
+#[test]
+fn gates_of_the_command_line_count_and_are_named_with_the_way_to_keep_them() {
+    let deployment = |arguments: Value, map: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
+            "spec": {"template": {"spec": {"volumes": [{"name": "c", "configMap": {"name": map}}],
+                "containers": [{"name": "manager", "command": ["/manager"], "args": arguments}]}}}})
+    };
+    let of = |deployment| {
+        let migration = check_of(vec![deployment], Orders::new());
+        let judged = migration.objects.into_iter().find(|judged| judged.object.kind == "Configuration");
+        let notes = judged.expect("the configuration is judged").notes;
+        let notes = notes.into_iter().filter(|note| note.field.starts_with("featureGates"));
+        notes.map(|note| (note.verdict, note.field, note.message)).collect::<Vec<_>>()
+    };
+    let different = |gates: &str| {
+        let message = format!(
+            "set by --feature-gates of Deployment kueue-system/kueue-controller-manager: add `featureGates: {{{gates}}}` to \
+             the file for `berth install --config`"
+        );
+        (Verdict::Different, "featureGates".to_owned(), message)
+    };
+    let config = "kueue-manager-config";
+    let one = deployment(
+        json!(["--config=/c.yaml", "--feature-gates=PartialAdmission=false,LocalQueueMetrics=true"]),
+        config,
+    );
+    assert_eq!(of(one), [different("LocalQueueMetrics: true, PartialAdmission: false")]);
+    assert_eq!(
+        of(deployment(json!(["-feature-gates", "PartialAdmission=0"]), config)),
+        [different("PartialAdmission: false")]
+    );
+    assert_eq!(of(deployment(json!(["--feature-gates=PartialAdmission=false"]), "of-another-program")), []);
+    let missing = of(deployment(json!(["--feature-gates=SchedulerLibraryIntegration=true"]), config));
+    assert_eq!(missing[0].0, Verdict::Unsupported, "{missing:?}");
+}
+
+#[test]
+fn the_order_of_admission_fair_sharing_is_that_of_the_recorded_usage() {
+    let mut objects = vec![workload("full", 0, "4", true)];
+    for (name, consumed) in [("little", "1"), ("much", "100")] {
+        objects.push(json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name, "namespace": "ns"},
+            "spec": {"clusterQueue": "fair"},
+            "status": {"fairSharing": {"weightedShare": 0, "admissionFairSharingStatus": {
+                "consumedResources": {"cpu": consumed}, "lastUpdate": "2026-01-01T00:59:59Z"}}}}));
+    }
+    objects.push(json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "fair"}, "spec": {
+        "namespaceSelector": {}, "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"},
+        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
+            {"name": "f", "resources": [{"name": "cpu", "nominalQuota": "0"}]}]}]}}));
+    for (name, queue) in [("a", "much"), ("b", "little"), ("c", "much"), ("d", "little")] {
+        let mut waiting = workload(name, 0, "4", false);
+        waiting["spec"]["queueName"] = json!(queue);
+        objects.push(waiting);
+    }
+    let mut all = queues();
+    let map = all.last_mut().expect("the configuration comes last");
+    let text = map["data"]["controller_manager_config.yaml"].as_str().expect("a text").to_owned();
+    map["data"]["controller_manager_config.yaml"] =
+        json!(text + "admissionFairSharing: {usageHalfLifeTime: 168h, usageSamplingInterval: 5m}\n");
+    let moved = |order: [&str; 4]| {
+        let order = order.iter().map(|name| ("ns".to_owned(), (*name).to_owned())).collect();
+        let documents =
+            all.iter().chain(&objects).map(|value| Document { value: value.clone(), source: None }).collect();
+        let inventory = Inventory { documents, orders: [("fair".to_owned(), order)].into(), unread: Vec::new() };
+        let decisions = check(inventory, NOW.parse().unwrap()).decisions;
+        decisions.into_iter().map(|it| (it.effect, it.object.name)).collect::<Vec<_>>()
+    };
+    assert_eq!(moved(["b", "d", "a", "c"]), []);
+    let other = |name: &str| (Effect::Moved, name.to_owned());
+    assert_eq!(moved(["a", "b", "c", "d"]), [other("a"), other("b"), other("c"), other("d")]);
+}

@@ -1,8 +1,15 @@
 //! Nodes and node pools as groups of equal machines.
 
-use berth_controllers::translate::{self, amounts, placement};
-use berth_engine::model::{Labels, ResourceList, Taint, TaintEffect};
+use std::collections::BTreeMap;
 
+use berth_controllers::devices::Devices;
+use berth_controllers::translate::{self, amounts, placement};
+use berth_engine::Name;
+use berth_engine::model::{Labels, ResourceList, Taint, TaintEffect};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+
+use super::devices::of_machine;
 use super::{Objects, Template};
 
 /// Label of a node with the name of its pool.
@@ -43,6 +50,7 @@ pub fn repels(taint: &Taint) -> bool {
 /// The pools, and the nodes that are not of a known pool.
 pub(super) fn all(objects: &Objects, template: Template<'_>) -> Vec<Machines> {
     let mut machines = Vec::new();
+    let devices = objects.devices();
     for (name, pool) in &objects.node_pools {
         let spec = &pool.object.spec;
         // A pool that is a machine of processes has the size of that machine: its node shows it.
@@ -53,6 +61,7 @@ pub(super) fn all(objects: &Objects, template: Template<'_>) -> Vec<Machines> {
         let Some(first) = nodes.first() else { continue };
         let max = if spec.is_fixed() { spec.nodes_wanted() } else { spec.nodes_max() };
         let mut of_pool = one(&format!("NodePool {name}"), first, i64::from(max));
+        add_devices(&mut of_pool.allocatable, pool_devices(objects, &devices, name));
         of_pool.labels = nodes.iter().map(|node| placement::labels(node.metadata.labels.as_ref())).collect();
         machines.push(of_pool);
     }
@@ -61,13 +70,45 @@ pub(super) fn all(objects: &Objects, template: Template<'_>) -> Vec<Machines> {
         let pool = node.metadata.labels.as_ref().and_then(|labels| labels.get(POOL_LABEL));
         let of_pool = pool.and_then(|pool| objects.node_pools.get(pool));
         if of_pool.is_none_or(|pool| pool.object.spec.is_process()) {
-            machines.push(one(&format!("Node {name}"), node, 1));
+            let mut of_node = one(&format!("Node {name}"), node, 1);
+            add_devices(&mut of_node.allocatable, devices.supply(slices_of(objects, name)));
+            machines.push(of_node);
         }
     }
     machines
 }
 
-fn one(title: &str, node: &k8s_openapi::api::core::v1::Node, max: i64) -> Machines {
+/// The devices of one machine of a pool: those that it declares, or the most that one of its nodes has
+/// published.
+pub fn pool_devices(objects: &Objects, devices: &Devices, name: &str) -> BTreeMap<String, i64> {
+    let declared = objects.node_pools.get(name).map(|pool| of_machine(&pool.object.spec.devices, name));
+    let mut most = devices.supply(declared.iter().flatten());
+    for (node, _) in objects.nodes.iter().filter(|(_, node)| is_of_pool(&node.object, name)) {
+        for (resource, count) in devices.supply(slices_of(objects, node)) {
+            let known = most.entry(resource).or_default();
+            *known = count.max(*known);
+        }
+    }
+    most
+}
+
+/// True if a node is of this pool.
+pub fn is_of_pool(node: &Node, pool: &str) -> bool {
+    node.metadata.labels.as_ref().and_then(|labels| labels.get(POOL_LABEL)).is_some_and(|it| it == pool)
+}
+
+/// The devices that a node has published.
+fn slices_of<'a>(objects: &'a Objects, node: &'a str) -> impl Iterator<Item = &'a ResourceSlice> + Clone {
+    objects.device_slices.values().filter(move |slice| slice.spec.node_name.as_deref() == Some(node))
+}
+
+/// Adds devices to the amounts of a machine. Their resources replace extended resources of the same
+/// name.
+pub fn add_devices(allocatable: &mut ResourceList, devices: BTreeMap<String, i64>) {
+    allocatable.extend(devices.into_iter().map(|(resource, count)| (Name::from(resource.as_str()), count)));
+}
+
+fn one(title: &str, node: &Node, max: i64) -> Machines {
     let status = node.status.as_ref();
     let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();

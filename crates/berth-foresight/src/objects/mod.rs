@@ -4,8 +4,10 @@
 //! webhooks' rules, converted to the newest version, and translated by the same functions. An object
 //! that is invalid is left out, with its problem. Objects of other kinds are counted.
 
+pub mod devices;
 pub mod machines;
 pub mod read;
+pub mod translator;
 pub mod validate;
 
 use std::collections::BTreeMap;
@@ -22,10 +24,12 @@ use berth_engine::{Event, Name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::Value;
 
 pub use machines::Machines;
+pub use translator::Translator;
 
 /// The node of a new machine of a pool in a zone.
 pub type Template<'a> = &'a dyn Fn(&NodePool) -> Vec<Node>;
@@ -153,6 +157,12 @@ pub struct Objects {
     pub limit_ranges: BTreeMap<Namespaced, LimitRange>,
     /// Runtime classes.
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
+    /// Templates of the claims of pods.
+    pub claim_templates: BTreeMap<Namespaced, ResourceClaimTemplate>,
+    /// Device classes.
+    pub device_classes: BTreeMap<String, DeviceClass>,
+    /// Devices that drivers publish.
+    pub device_slices: BTreeMap<String, ResourceSlice>,
     /// Workloads.
     pub workloads: BTreeMap<Namespaced, Sourced<api::Workload>>,
     /// Jobs of integrated kinds, as they were written.
@@ -188,19 +198,6 @@ impl Objects {
         self.jobs.iter().filter_map(of).collect()
     }
 
-    /// A workload in the engine's form.
-    pub fn translate(&self, workload: &api::Workload) -> berth_engine::model::Workload {
-        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
-        let ranges = self.limit_ranges.iter().filter(|((of, _), _)| of == namespace);
-        let limit_ranges: Vec<LimitRange> = ranges.map(|(_, range)| range.clone()).collect();
-        let context = translate::Context {
-            resources: &self.config.resources,
-            limit_ranges: &limit_ranges,
-            runtime_classes: &self.runtime_classes,
-        };
-        translate::workload(workload, &context)
-    }
-
     /// Labels of the namespaces, and of those that are only mentioned by queues and workloads.
     pub fn namespace_labels(&self) -> BTreeMap<String, Labels> {
         let mut all: BTreeMap<String, Labels> = BTreeMap::new();
@@ -232,6 +229,7 @@ impl Objects {
         events.extend(queues.map(|it| Event::ClusterQueueUpserted(translate::cluster_queue(&it.object))));
         events
             .extend(self.local_queues.values().map(|it| Event::LocalQueueUpserted(translate::local_queue(&it.object))));
+        events.extend(self.local_queues.values().filter_map(|it| translate::queues::recorded_usage(&it.object)));
         events
     }
 
@@ -243,7 +241,8 @@ impl Objects {
         let checks = self.admission_checks.len() + self.provisioning_configs.len();
         let classes = self.workload_classes.len() + self.priority_classes.len() + self.runtime_classes.len();
         let jobs = self.jobs.len() + self.workloads.len() + self.limit_ranges.len();
-        cluster + queues + capacity + checks + classes + jobs + usize::from(self.has_configuration)
+        let devices = self.claim_templates.len() + self.device_classes.len() + self.device_slices.len();
+        cluster + queues + capacity + checks + classes + jobs + devices + usize::from(self.has_configuration)
     }
 
     /// The machines of the nodes and pools.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use berth_api::berth::ClusterConfiguration;
+use berth_api::json::Json;
 use berth_apimachinery::decode;
 use berth_controllers::configuration;
 use berth_controllers::jobs::preview;
 use berth_controllers::webhooks;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Document, Invalid, Namespaced, ObjectRef, Objects, Source, Sourced, pool, validate};
@@ -133,6 +133,19 @@ impl Objects {
                 self.limit_ranges.insert(key(&value), webhooks::typed(&value).map_err(|error| vec![error])?);
                 Ok(())
             }
+            ("resource.k8s.io", "ResourceClaimTemplate") if has_devices(&version) => {
+                let template = webhooks::typed(&value).map_err(|error| vec![error])?;
+                self.claim_templates.insert(in_namespace(key(&value)), template);
+                Ok(())
+            }
+            ("resource.k8s.io", "DeviceClass") if has_devices(&version) => {
+                self.device_classes.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
+                Ok(())
+            }
+            ("resource.k8s.io", "ResourceSlice") if has_devices(&version) => {
+                self.device_slices.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
+                Ok(())
+            }
             ("node.k8s.io", "RuntimeClass") => {
                 self.runtime_classes.insert(key(&value).1, webhooks::typed(&value).map_err(|error| vec![error])?);
                 Ok(())
@@ -182,6 +195,15 @@ impl Objects {
     }
 }
 
+/// True for the version in which devices are counted, as the controllers do.
+fn has_devices(version: &str) -> bool {
+    version == "resource.k8s.io/v1"
+}
+
+fn in_namespace((namespace, name): Namespaced) -> Namespaced {
+    (if namespace.is_empty() { "default".to_owned() } else { namespace }, name)
+}
+
 fn is_surrounding(group: &str, kind: &str) -> bool {
     matches!(
         (group, kind),
@@ -197,16 +219,12 @@ fn key(value: &Value) -> Namespaced {
     (text("namespace"), text("name"))
 }
 
-fn put<T: DeserializeOwned>(
-    map: &mut BTreeMap<String, Sourced<T>>,
-    value: &Value,
-    source: Option<Source>,
-) -> Result<(), String> {
+fn put<T: Json>(map: &mut BTreeMap<String, Sourced<T>>, value: &Value, source: Option<Source>) -> Result<(), String> {
     let object = webhooks::typed(value)?;
     insert(map, key(value).1, object, source)
 }
 
-fn put_namespaced<T: DeserializeOwned>(
+fn put_namespaced<T: Json>(
     map: &mut BTreeMap<Namespaced, Sourced<T>>,
     value: &Value,
     source: Option<Source>,

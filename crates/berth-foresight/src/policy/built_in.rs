@@ -7,15 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_controllers::configuration::Resources;
-use berth_engine::model::{
-    ClusterQueue, FlavorQuotas, Labels, LocalQueue, PreemptionPolicies, PreemptionPolicy, QueueingStrategy, Quota,
-    ResourceFlavor, ResourceGroup, StopPolicy,
-};
-use berth_engine::{Amount, EngineConfig, Event, FairSharing, Name};
+use berth_controllers::translate::amounts::to_quantity;
+use berth_engine::Name;
 use clap::ValueEnum;
+use serde_json::{Value, json};
 
-use super::{Mapping, Policy, Prices, QueueRef};
+use super::{Policy, file};
 use crate::trace::{Job, Trace};
 
 /// The cohort of all queues.
@@ -24,6 +21,8 @@ const COHORT: &str = "cluster";
 const FLAVOR: &str = "default";
 /// Name of the LocalQueue in each tenant's namespace.
 const LOCAL_QUEUE: &str = "jobs";
+/// Version of the manifests.
+const VERSION: &str = "kueue.x-k8s.io/v1beta2";
 
 /// A policy made from the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -49,55 +48,45 @@ impl BuiltIn {
 
     /// The policy for a trace.
     pub fn policy(self, trace: &Trace) -> Policy {
-        let quotas = quotas(trace);
-        let flavor = ResourceFlavor { name: Name::from(FLAVOR), ..ResourceFlavor::default() };
-        let mut objects = vec![Event::FlavorUpserted(flavor)];
-        let mut queues = BTreeSet::new();
-        for (tenant, quota) in quotas {
-            objects.push(Event::NamespaceUpserted { name: tenant.clone(), labels: Labels::new() });
-            objects.push(Event::ClusterQueueUpserted(self.cluster_queue(&tenant, quota)));
-            objects.push(Event::LocalQueueUpserted(LocalQueue {
-                namespace: tenant.clone(),
-                name: Name::from(LOCAL_QUEUE),
-                cluster_queue: tenant.clone(),
-                stop_policy: StopPolicy::None,
-                fair_weight_milli: 1000,
-            }));
-            queues.insert(QueueRef { namespace: tenant, name: Name::from(LOCAL_QUEUE) });
-        }
-        let fair_sharing = (self == BuiltIn::FairSharing).then(FairSharing::default);
-        Policy {
-            name: self.name(),
-            config: EngineConfig { fair_sharing, flush_delay: Duration::ZERO, ..EngineConfig::default() },
-            resources: Resources::default(),
-            objects,
-            mapping: Mapping { rules: Vec::new(), queues },
-            priority_classes: BTreeMap::new(),
-            prices: Prices::default(),
-        }
+        file::unchecked(&self.name(), self.manifests(trace)).expect("a test reads the manifests of each policy")
     }
 
-    fn cluster_queue(self, tenant: &Name, quota: BTreeMap<Name, i64>) -> ClusterQueue {
-        let mut queue = ClusterQueue::new(tenant.clone());
-        queue.cohort = Some(Name::from(COHORT));
+    /// The manifests of the policy. Tenants are names of objects, also where Kubernetes would reject
+    /// such a name.
+    fn manifests(self, trace: &Trace) -> Vec<Value> {
+        let mut manifests =
+            vec![json!({"apiVersion": VERSION, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}})];
+        for (tenant, quota) in quotas(trace) {
+            manifests.push(self.cluster_queue(&tenant, &quota));
+            manifests.push(json!({"apiVersion": VERSION, "kind": "LocalQueue",
+                "metadata": {"name": LOCAL_QUEUE, "namespace": &*tenant}, "spec": {"clusterQueue": &*tenant}}));
+        }
+        if self == BuiltIn::FairSharing {
+            manifests.push(json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
+                "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]}}));
+        }
+        manifests
+    }
+
+    fn cluster_queue(self, tenant: &Name, quota: &BTreeMap<Name, i64>) -> Value {
+        let resources = quota.iter().map(|(resource, nominal)| {
+            let mut of_resource = json!({"name": &**resource, "nominalQuota": to_quantity(resource, *nominal)});
+            if self == BuiltIn::NoBorrowing {
+                of_resource["borrowingLimit"] = json!("0");
+            }
+            of_resource
+        });
+        let flavor = json!({"name": FLAVOR, "resources": resources.collect::<Vec<_>>()});
+        let covered: Vec<&str> = quota.keys().map(|resource| &**resource).collect();
+        let mut spec = json!({"cohortName": COHORT, "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": covered, "flavors": [flavor]}]});
         if self == BuiltIn::Fifo {
-            queue.strategy = QueueingStrategy::StrictFifo;
+            spec["queueingStrategy"] = json!("StrictFIFO");
         }
         if matches!(self, BuiltIn::Reclaim | BuiltIn::FairSharing) {
-            queue.preemption = PreemptionPolicies {
-                reclaim_within_cohort: PreemptionPolicy::Any,
-                within_cluster_queue: PreemptionPolicy::LowerPriority,
-                ..PreemptionPolicies::default()
-            };
+            spec["preemption"] = json!({"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"});
         }
-        let borrowing_limit = (self == BuiltIn::NoBorrowing).then_some(Amount::ZERO);
-        let resources: Vec<Name> = quota.keys().cloned().collect();
-        let quotas = quota.into_iter().map(|(resource, nominal)| {
-            (resource, Quota { nominal: Amount::Bounded(nominal), borrowing_limit, lending_limit: None })
-        });
-        let flavors = vec![FlavorQuotas { flavor: Name::from(FLAVOR), quotas: quotas.collect() }];
-        queue.resource_groups = vec![ResourceGroup { resources, flavors }];
-        queue
+        json!({"apiVersion": VERSION, "kind": "ClusterQueue", "metadata": {"name": &**tenant}, "spec": spec})
     }
 }
 

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::json::Json;
 use berth_api::kueue::v1beta2 as api;
 use berth_apimachinery::decode;
 use berth_controllers::configuration::{self, Config};
@@ -17,7 +18,6 @@ use berth_controllers::webhooks;
 use berth_engine::model::Labels;
 use berth_engine::{Event, Name};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Mapping, Policy, PolicyError, Prices, QueueRef, Rule};
@@ -59,8 +59,19 @@ struct PriceSpec {
 pub fn parse(name: &str, text: &str) -> Result<Policy, PolicyError> {
     let fail = |object: String, problem: String| PolicyError::Object { file: name.to_owned(), object, problem };
     let documents = decode::documents(text).map_err(|error| fail("YAML".to_owned(), error.to_string()))?;
-    let mut reader =
-        Reader { config: config(&documents).map_err(|it| fail("Configuration".to_owned(), it))?, ..Reader::default() };
+    read(name, documents, true)
+}
+
+/// A policy of manifests that Berth made. They are not checked, because their names may be those of
+/// tenants that Kubernetes would reject.
+pub(super) fn unchecked(name: &str, documents: Vec<Value>) -> Result<Policy, PolicyError> {
+    read(name, documents, false)
+}
+
+fn read(name: &str, documents: Vec<Value>, is_checked: bool) -> Result<Policy, PolicyError> {
+    let fail = |object: String, problem: String| PolicyError::Object { file: name.to_owned(), object, problem };
+    let (configuration, config) = config(&documents).map_err(|it| fail("Configuration".to_owned(), it))?;
+    let mut reader = Reader { config, configuration, is_checked, ..Reader::default() };
     for (number, document) in (1..).zip(documents) {
         let kind = document["kind"].as_str().unwrap_or("document").to_owned();
         let object = match document["metadata"]["name"].as_str() {
@@ -72,15 +83,15 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, PolicyError> {
     reader.policy(name).map_err(|problem| fail("the policy".to_owned(), problem))
 }
 
-/// The settings of the file's Configuration, or the defaults.
-fn config(documents: &[Value]) -> Result<Config, String> {
+/// The file's Configuration, and its settings or the defaults.
+fn config(documents: &[Value]) -> Result<(Option<Value>, Config), String> {
     let mut found = documents.iter().filter(|document| is_configuration(document));
-    let Some(first) = found.next() else { return Ok(Config::default()) };
+    let Some(first) = found.next() else { return Ok((None, Config::default())) };
     if found.next().is_some() {
         return Err("is twice in the file".to_owned());
     }
     let loaded = configuration::read(first.clone(), "berth-system");
-    loaded.map(|loaded| loaded.config).map_err(|errors| {
+    loaded.map(|loaded| (Some(first.clone()), loaded.config)).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         errors.join("; ")
     })
@@ -95,6 +106,10 @@ struct Reader {
     mapping: Mapping,
     priority_classes: BTreeMap<Name, i32>,
     prices: Prices,
+    manifests: Vec<Value>,
+    configuration: Option<Value>,
+    /// True if objects are defaulted and validated.
+    is_checked: bool,
     seen: BTreeSet<(String, String)>,
 }
 
@@ -113,8 +128,12 @@ impl Reader {
         }
         match (group, kind.as_str()) {
             ("kueue.x-k8s.io", _) => {
-                validate::kueue(&mut document, &self.config).map_err(|problems| problems.join("; "))?;
-                self.kueue(&document, &kind)
+                if self.is_checked {
+                    validate::kueue(&mut document, &self.config).map_err(|problems| problems.join("; "))?;
+                }
+                self.kueue(&document, &kind)?;
+                self.manifests.push(document);
+                Ok(())
             }
             ("", "Namespace") => {
                 let labels = document["metadata"]["labels"].as_object().into_iter().flatten();
@@ -122,10 +141,12 @@ impl Reader {
                     .map(|(key, value)| (Name::from(key.as_str()), Name::from(value.as_str().unwrap_or_default())));
                 let name = document["metadata"]["name"].as_str().ok_or("metadata.name: is required")?;
                 self.namespaces.entry(Name::from(name)).or_default().extend(labels);
+                self.manifests.push(document);
                 Ok(())
             }
             ("", "Node") => {
                 self.stages[0].push(Event::NodeUpserted(translate::node(&typed(&document)?)));
+                self.manifests.push(document);
                 Ok(())
             }
             ("replay.berth.dev", "ReplayPolicy") if version == API_VERSION => self.replay_policy(&document),
@@ -213,6 +234,8 @@ impl Reader {
             mapping: self.mapping,
             priority_classes: self.priority_classes,
             prices: self.prices,
+            manifests: self.manifests,
+            configuration: self.configuration,
         })
     }
 }
@@ -222,6 +245,6 @@ fn active(check: berth_engine::model::AdmissionCheck) -> berth_engine::model::Ad
     berth_engine::model::AdmissionCheck { active: true, ..check }
 }
 
-fn typed<K: DeserializeOwned>(document: &Value) -> Result<K, String> {
+fn typed<K: Json>(document: &Value) -> Result<K, String> {
     webhooks::typed(document)
 }

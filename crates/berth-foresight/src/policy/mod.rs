@@ -13,6 +13,7 @@ use berth_controllers::configuration::Resources;
 use berth_controllers::translate::amounts;
 use berth_engine::model::{ClusterQueue, Cohort};
 use berth_engine::{Amount, EngineConfig, Event, Name};
+use serde_json::Value;
 use thiserror::Error;
 
 pub use mapping::{Mapping, QueueRef, Rule};
@@ -35,6 +36,10 @@ pub struct Policy {
     pub priority_classes: BTreeMap<Name, i32>,
     /// Prices of capacity.
     pub prices: Prices,
+    /// Kueue's objects, Namespaces and Nodes of the policy, as a cluster would store them.
+    pub manifests: Vec<Value>,
+    /// Kueue's `Configuration`, if the policy has one.
+    pub configuration: Option<Value>,
 }
 
 impl Policy {

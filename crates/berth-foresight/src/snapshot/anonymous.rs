@@ -114,8 +114,10 @@ struct Found {
 impl Found {
     fn object(&mut self, object: &Value) {
         let metadata = &object["metadata"];
-        for field in ["name", "namespace"] {
-            self.of_objects.extend(metadata[field].as_str().map(str::to_owned));
+        // The configuration of the controllers names device classes.
+        let fields: &[&str] = if object["kind"] == "DeviceClass" { &[] } else { &["name", "namespace"] };
+        for field in fields {
+            self.of_objects.extend(metadata[*field].as_str().map(str::to_owned));
         }
         for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
             self.of_objects.extend(owner["name"].as_str().map(str::to_owned));

@@ -1,8 +1,11 @@
 //! Selects a part of a trace, and changes how fast its jobs arrive.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::model::Time;
+use berth_engine::Name;
+use berth_engine::model::{ResourceList, Time};
 
 use super::Trace;
 
@@ -17,6 +20,9 @@ pub struct Selection {
     pub limit: Option<usize>,
     /// Arrivals are this many times as fast; above zero.
     pub scale: Option<f64>,
+    /// Maximum number of pods of a job, at least 1: a job of more has fewer and larger ones, which
+    /// request as much together.
+    pub pods_max: Option<i32>,
 }
 
 impl Selection {
@@ -27,6 +33,9 @@ impl Selection {
         trace.jobs.truncate(self.limit.unwrap_or(usize::MAX));
         let Some(first) = trace.jobs.first().map(|job| job.submitted) else { return };
         trace.start = trace.start.map(|start: Time| start.after(first));
+        if let Some(pods_max) = self.pods_max {
+            bundle(trace, pods_max.max(1));
+        }
         let scale = self.scale.filter(|scale| *scale > 0.0).unwrap_or(1.0);
         for job in &mut trace.jobs {
             job.submitted -= first;
@@ -35,5 +44,19 @@ impl Selection {
                 job.submitted = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
             }
         }
+    }
+}
+
+/// Gives each job the largest number of pods up to `pods_max` that divides its own.
+fn bundle(trace: &mut Trace, pods_max: i32) {
+    let mut larger: HashMap<(Arc<ResourceList>, i32), Arc<ResourceList>> = HashMap::new();
+    for job in trace.jobs.iter_mut().filter(|job| job.pods > pods_max) {
+        let pods = (1..=pods_max).rev().find(|pods| job.pods % pods == 0).unwrap_or(1);
+        let factor = job.pods / pods;
+        let requests = larger.entry((job.requests.clone(), factor)).or_insert_with(|| {
+            let times = |(name, amount): (&Name, &i64)| (name.clone(), amount.saturating_mul(i64::from(factor)));
+            Arc::new(job.requests.iter().map(times).collect())
+        });
+        (job.requests, job.pods) = (requests.clone(), pods);
     }
 }

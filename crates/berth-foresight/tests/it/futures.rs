@@ -307,7 +307,7 @@ fn a_future_has_the_next_admission_the_end_and_the_evictions_of_each_job() {
         assert_eq!(job.lost, record.lost);
     }
     assert_eq!(future.history.wall, history.wall);
-    let first = run(&forward, &config(), None, Until::AllStarted);
+    let first = run(&forward, &config(), None, Until::AllStarted { starts_max: usize::MAX });
     for (early, whole) in first.jobs.iter().zip(&future.jobs).filter(|(early, _)| early.admitted.is_some()) {
         assert_eq!(early.admitted, whole.admitted);
     }

@@ -1,12 +1,11 @@
 //! Forecasts and comparisons on the GKE scenario after its second step, beside what the embedded
 //! cluster then does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use berth_api::berth::NodePool;
-use berth_cluster::pools;
+use berth_controllers::explain::ask;
 use berth_embedded::{Embedded, Options};
 use berth_foresight::command::check::documents;
 use berth_foresight::live::State;
@@ -18,10 +17,11 @@ use berth_foresight::snapshot::{Changes, Snapshot};
 use berth_runtime::Clock;
 use berth_testing::shared;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use super::template;
 
 /// Run time of the scenario's jobs.
 const RUN_TIME: Duration = Duration::from_secs(480);
@@ -46,11 +46,6 @@ const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("kueue.x-k8s.io", "v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses", false),
     ("kueue.x-k8s.io", "v1beta2", "Workload", "workloads", true),
 ];
-
-fn template(pool: &NodePool) -> Vec<Node> {
-    let site = crate::site();
-    pools::zones(pool, &site).iter().map(|zone| pools::template(pool, &site, zone, "node")).collect()
-}
 
 fn resource(kind: &str, version: Option<&str>) -> (ApiResource, bool) {
     let (group, newest, kind, plural, namespaced) =
@@ -158,6 +153,10 @@ impl Cluster {
         let holds = |workload: &Value| {
             let conditions = workload["status"]["conditions"].as_array()?;
             let of = |type_: &str| conditions.iter().find(|it| it["type"] == type_ && it["status"] == "True");
+            // A workload that has finished keeps the condition.
+            if of("Finished").is_some() {
+                return None;
+            }
             let reserved = of("QuotaReserved")?["lastTransitionTime"].as_str()?.parse().ok()?;
             let flavor =
                 workload["status"]["admission"]["podSetAssignments"][0]["flavors"]["nvidia.com/gpu"].as_str()?;
@@ -298,6 +297,87 @@ fn what_if_with_more_reserved_gpus_predicts_what_applying_it_does() {
         let truth = cluster.watch(later.keys().cloned().collect(), Duration::from_secs(7200)).await;
         let wrong = off(&later, &truth, snapshot.at);
         assert!(wrong.is_empty(), "{wrong:#?}");
+        cluster.embedded.stop().await;
+    });
+}
+
+/// The jobs whose quota the explanation of a job names as what it lacks, as `namespace/job`. Of many
+/// holders, an explanation names some and counts the others: then the other holders of the same flavor
+/// are among them.
+async fn blockers(
+    cluster: &Cluster,
+    job: &str,
+    owners: &BTreeMap<String, String>,
+    held: &BTreeMap<String, (Timestamp, String)>,
+) -> Vec<String> {
+    let (namespace, name) = job.split_once('/').expect("a namespace and a name");
+    let explanation = ask::api_server(&cluster.client, namespace, name).await;
+    let explanation = explanation.unwrap_or_else(|error| panic!("{job}: {error}"));
+    let shortages = explanation["outlook"]["shortages"].as_array().into_iter().flatten();
+    let is_cut = shortages.clone().any(|shortage| shortage["holdersUnlisted"].as_u64().unwrap_or(0) > 0);
+    let holders = shortages.flat_map(|shortage| shortage["holders"].as_array().into_iter().flatten());
+    let mut names: Vec<String> = holders
+        .filter_map(|holder| {
+            let text = |field: &str| holder["workload"][field].as_str().unwrap_or_default();
+            owners.get(&format!("{}/{}", text("namespace"), text("name"))).cloned()
+        })
+        .collect();
+    assert!(!names.is_empty(), "no job holds what {job} lacks: {}", explanation["text"]);
+    assert!(names.iter().all(|it| held.contains_key(it)), "{job} waits for jobs that hold quota: {names:?}");
+    if is_cut {
+        let flavors: BTreeSet<&String> = names.iter().map(|it| &held[it].1).collect();
+        let others: Vec<String> =
+            held.iter().filter(|(_, (_, flavor))| flavors.contains(flavor)).map(|(job, _)| job.clone()).collect();
+        names.extend(others);
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn explanations_after_the_second_step_name_the_true_blockers_of_each_waiting_job() {
+    in_virtual_time(async |scenario| {
+        let cluster = Cluster::start(scenario).await;
+        let workloads = cluster.list("Workload").await;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let owners: BTreeMap<String, String> = workloads
+            .iter()
+            .map(|workload| {
+                let metadata = &workload["metadata"];
+                let namespace = text(&metadata["namespace"]);
+                let owner = text(&metadata["ownerReferences"][0]["name"]);
+                (format!("{namespace}/{}", text(&metadata["name"])), format!("{namespace}/{owner}"))
+            })
+            .collect();
+        let held = cluster.holding().await;
+        let mut waiting: Vec<&String> = owners.values().filter(|job| !held.contains_key(*job)).collect();
+        assert_eq!(waiting.len(), 12, "two urgent jobs of each team wait, and its first everyday job");
+        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for job in &waiting {
+            named.insert((*job).clone(), blockers(&cluster, job, &owners, &held).await);
+        }
+        // No job starts before a job that it was said to wait for has given up its quota.
+        let start = cluster.clock.now();
+        let mut released: BTreeSet<String> = BTreeSet::new();
+        while !waiting.is_empty() {
+            let spent = Duration::try_from(cluster.clock.now().duration_since(start)).expect("time goes forward");
+            assert!(spent < Duration::from_secs(7200), "these jobs still wait: {waiting:?}");
+            cluster.clock.sleep(Duration::from_secs(1)).await;
+            let now = cluster.holding().await;
+            released.extend(held.keys().filter(|job| !now.contains_key(*job)).cloned());
+            waiting.retain(|job| {
+                let starts = now.contains_key(*job);
+                let is_free = named[*job].iter().any(|blocker| released.contains(blocker));
+                assert!(
+                    !starts || is_free,
+                    "{job} holds quota of {:?}, and so do all of {:?}",
+                    now[*job].1,
+                    named[*job]
+                );
+                !starts
+            });
+        }
         cluster.embedded.stop().await;
     });
 }

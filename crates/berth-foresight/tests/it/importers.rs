@@ -206,8 +206,21 @@ fn a_compressed_file_is_the_same_trace() {
 #[test]
 fn a_selection_starts_with_its_first_job_and_scales_arrivals() {
     let mut part = trace(SMALL);
-    let selection = Selection { from: Some(seconds(10)), until: Some(seconds(30)), limit: Some(2), scale: Some(2.0) };
+    let (from, until, limit, scale) = (Some(seconds(10)), Some(seconds(30)), Some(2), Some(2.0));
+    let selection = Selection { from, until, limit, scale, ..Selection::default() };
     selection.apply(&mut part);
     let got: Vec<_> = part.jobs.iter().map(|job| (&*job.name, job.submitted.as_secs())).collect();
     assert_eq!(got, [("a2", 0), ("b1", 5)]);
+}
+
+#[test]
+fn jobs_of_many_pods_can_have_fewer_and_larger_ones() {
+    let mut trace = trace("submit,run,pods,request:cpu\n0,60,12,1\n1,60,7,1\n2,60,3,2\n");
+    let demands =
+        |trace: &berth_foresight::trace::Trace| trace.jobs.iter().map(|job| job.demand("cpu")).collect::<Vec<_>>();
+    let before = demands(&trace);
+    Selection { pods_max: Some(5), ..Selection::default() }.apply(&mut trace);
+    let pods: Vec<(i32, i64)> = trace.jobs.iter().map(|job| (job.pods, job.requests["cpu"])).collect();
+    assert_eq!(pods, [(4, 3000), (1, 7000), (3, 2000)]);
+    assert_eq!(demands(&trace), before);
 }

@@ -3,18 +3,22 @@
 mod checks;
 mod commands;
 mod comparisons;
+mod devices;
 mod forecasts;
 mod futures;
 mod gke;
 mod importers;
+mod live;
 mod packing;
 mod policies;
 mod real;
 mod replays;
 mod snapshots;
 
-use berth_cluster::Site;
+use berth_api::berth::NodePool;
+use berth_cluster::{Site, pools};
 use berth_foresight::trace::{Trace, read};
+use k8s_openapi::api::core::v1::Node;
 
 /// A small trace in Berth's own format: two teams on CPUs.
 pub const SMALL: &str = "\
@@ -40,4 +44,10 @@ pub fn site() -> Site {
         seed: 0,
         taints_simulated: false,
     }
+}
+
+/// The node of a new machine of a pool in each of its zones.
+pub fn template(pool: &NodePool) -> Vec<Node> {
+    let site = site();
+    pools::zones(pool, &site).iter().map(|zone| pools::template(pool, &site, zone, "node")).collect()
 }

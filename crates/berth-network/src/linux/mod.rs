@@ -39,6 +39,10 @@ mod errno {
     pub(super) const EXIST: i32 = 17;
 }
 
+/// Group of the interfaces that are to be deleted, together with the number of the bridge, which
+/// differs between the clusters of a machine. The kernel's default group is 0.
+const REMOVED: u32 = 0xbe00_0000;
+
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
 
@@ -106,6 +110,8 @@ pub(crate) struct Links {
     mtu: Option<u32>,
     ranges: Ranges,
     task: tokio::task::JoinHandle<()>,
+    /// Held while interfaces are deleted.
+    removals: tokio::sync::Mutex<()>,
     /// The claim of the bridge, which prevents other clusters from removing it.
     _claim: Option<leftovers::Claim>,
 }
@@ -159,7 +165,10 @@ impl Links {
             Ok((ranges, mtu, index))
         };
         match opened.await {
-            Ok((ranges, mtu, bridge)) => Ok(Self { handle, identity, bridge, mtu, ranges, task, _claim: claim }),
+            Ok((ranges, mtu, bridge)) => {
+                let removals = tokio::sync::Mutex::default();
+                Ok(Self { handle, identity, bridge, mtu, ranges, task, removals, _claim: claim })
+            }
             Err(error) => {
                 task.abort();
                 Err(error)
@@ -261,7 +270,13 @@ impl Links {
     /// Creates a pair of interfaces with one end at the bridge and the other in the namespace.
     /// Returns false if an interface with that name exists.
     async fn create_pair(&self, name: &str, namespace: &File, address: Ipv4Addr) -> Result<bool, LinkError> {
-        let with_mtu = |attributes: &mut Vec<LinkAttribute>| attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        let with_both = |attributes: &mut Vec<LinkAttribute>| {
+            attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+            // The interface has one queue in use either way. Without these attributes, the kernel
+            // reserves one per CPU and then gives up the others. Each time, it waits for all CPUs,
+            // while no other process can change the network.
+            attributes.extend([LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)]);
+        };
         let mut peer = LinkMessage::default();
         // The hardware address is derived from the IP address. Entries in the address caches of
         // other pods therefore remain valid if a pod starts again or another pod gets the address.
@@ -271,10 +286,10 @@ impl Links {
             LinkAttribute::NetNsFd(namespace.as_raw_fd()),
             LinkAttribute::Address(vec![0x02, 0xbf, a, b, c, d]),
         ];
-        with_mtu(&mut peer.attributes);
+        with_both(&mut peer.attributes);
         let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth).name(name);
         let mut message = pair.set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).controller(self.bridge).up().build();
-        with_mtu(&mut message.attributes);
+        with_both(&mut message.attributes);
         match self.handle.link().add(message).execute().await {
             Err(error) if code(&error) == Some(errno::EXIST) => Ok(false),
             Err(error) => Err(LinkError::of(format!("creating the pod's network interface {name}"))(error)),
@@ -283,14 +298,48 @@ impl Links {
     }
 
     async fn attach(&self, name: &str) -> Result<(), LinkError> {
-        let message = LinkUnspec::new_with_name(name).controller(self.bridge).up().build();
+        let mut message = LinkUnspec::new_with_name(name).controller(self.bridge).up().build();
+        // A call that was to delete the interface may have ended early.
+        message.attributes.push(LinkAttribute::Group(0));
         let what = format!("connecting {name} to the pod network's bridge");
         self.handle.link().set(message).execute().await.map_err(LinkError::of(what))
     }
 
     /// Deletes a pod's interface. Succeeds if it does not exist.
     pub(crate) async fn disconnect(&self, pod: &PodUid) -> Result<(), LinkError> {
-        self.delete(&self.identity.interface(pod)).await
+        self.delete_ports([self.identity.interface(pod)]).await
+    }
+
+    /// Deletes interfaces, together with those of other calls that wait at the same time.
+    ///
+    /// To delete an interface, the kernel waits several times until all CPUs have noticed, and no
+    /// other process can change the network in the meantime. The interfaces of a group are deleted
+    /// together, with the waits of one.
+    async fn delete_ports(&self, names: impl IntoIterator<Item = String>) -> Result<(), LinkError> {
+        let group = REMOVED | self.bridge;
+        let mut is_marked = false;
+        for name in names {
+            let mut message = LinkUnspec::new_with_name(&name).build();
+            message.attributes.push(LinkAttribute::Group(group));
+            match self.handle.link().set(message).execute().await {
+                Err(error) if code(&error) == Some(errno::NO_DEVICE) => {}
+                other => {
+                    other.map_err(LinkError::of(format!("marking the network interface {name} as removed")))?;
+                    is_marked = true;
+                }
+            }
+        }
+        if !is_marked {
+            return Ok(());
+        }
+        let _turn = self.removals.lock().await;
+        let mut request = self.handle.link().del(0);
+        request.message_mut().attributes.push(LinkAttribute::Group(group));
+        match request.execute().await {
+            // Another call has deleted them.
+            Err(error) if code(&error) == Some(errno::NO_DEVICE) => Ok(()),
+            other => other.map_err(LinkError::of("deleting the network interfaces of pods that have ended")),
+        }
     }
 
     async fn delete(&self, name: &str) -> Result<(), LinkError> {
@@ -300,10 +349,7 @@ impl Links {
     /// Deletes the interfaces at the bridge that do not belong to a pod in `pods`.
     pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
         let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
-        for name in self.ports().await?.iter().filter(|name| !kept.contains(*name)) {
-            self.delete(name).await?;
-        }
-        Ok(())
+        self.delete_ports(self.ports().await?.into_iter().filter(|name| !kept.contains(name))).await
     }
 
     /// True if no pod is connected.

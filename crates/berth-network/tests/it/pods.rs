@@ -96,6 +96,44 @@ fn pods_and_the_machine_reach_each_other() {
 }
 
 #[test]
+fn pods_that_end_together_are_disconnected_and_the_others_stay_connected() {
+    isolated("pods::pods_that_end_together_are_disconnected_and_the_others_stay_connected", async {
+        let folder = tempfile::tempdir().unwrap();
+        let (network, _) = open(folder.path()).await;
+        let ((a, address_a), (b, address_b)) = (start(&network, "a").await, start(&network, "b").await);
+        let ended: Vec<PodUid> = (0..8).map(|number| uid(&format!("ended-{number}"))).collect();
+        let mut spaces = Vec::new();
+        for pod in &ended {
+            spaces.push(start(&network, &pod.0).await);
+        }
+        let links = || ip("-o -d link show type veth");
+        assert_eq!(links().lines().count(), 10, "{}", links());
+        let one_queue = "numtxqueues 1 numrxqueues 1 ";
+        assert!(links().lines().all(|link| link.contains(one_queue)), "{}", links());
+        assert!(a.run(|| ip("-o -d link show eth0")).await.contains(one_queue));
+
+        let releases = ended.iter().map(|pod| network.release(pod));
+        futures::future::try_join_all(releases).await.unwrap();
+        assert_eq!(links().lines().count(), 2, "{}", links());
+        network.release(&ended[0]).await.expect("a repeated release fails");
+        let server = server_in(&b, address_b).await;
+        assert_eq!(a.run(move || ask(server)).await.unwrap(), address_a.to_string());
+
+        // A release that ends early leaves the interface in another group.
+        let links_of_group = || ip("-o link show group 7");
+        let name = links().split([':', '@']).nth(1).unwrap().trim().to_owned();
+        ip(&format!("link set {name} group 7"));
+        assert_eq!(links_of_group().lines().count(), 1);
+        for (pod, space) in [("a", &a), ("b", &b)] {
+            network.connect(&uid(pod), space.pid()).await.unwrap();
+        }
+        assert_eq!(links_of_group(), "");
+        network.remove().await.unwrap();
+        assert_eq!(links(), "");
+    });
+}
+
+#[test]
 fn pods_reach_other_networks_and_are_not_reached_from_there() {
     isolated("pods::pods_reach_other_networks_and_are_not_reached_from_there", async {
         let other = Space::new();

@@ -13,7 +13,7 @@ use hickory_proto::op::ResponseCode;
 use serde_json::json;
 
 use crate::pods::{options, uid};
-use crate::services::{World, ask, ask_by_udp, eventually, on_machine, resolve, serve};
+use crate::services::{World, ask, ask_by_udp, eventually, listen_as_api_server, on_machine, resolve, serve};
 use crate::space::{Space, ip, isolated};
 
 fn rootless(folder: &Path) -> Options {
@@ -140,13 +140,7 @@ fn report_clients(address: IpAddr) -> (u16, u16) {
 fn pods_reach_the_api_server_but_no_other_loopback_address_of_the_machine() {
     isolated("rootless::pods_reach_the_api_server_but_no_other_loopback_address_of_the_machine", async {
         let folder = tempfile::tempdir().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let api_server = listener.local_addr().unwrap();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                let _ = stream.write_all(b"the API server");
-            }
-        });
+        let api_server = listen_as_api_server();
         let world = World::new(Options { api_server, ..rootless(folder.path()) }).await;
         let (pod, _) = world.pod("a", "a").await;
         let ports = json!([{"name": "https", "port": 443, "targetPort": 6443}]);

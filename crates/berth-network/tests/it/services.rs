@@ -289,17 +289,23 @@ fn endpoints_are_used_in_turn_and_simulated_ones_refuse() {
     });
 }
 
+/// Serves as the API server of a cluster. Returns its address.
+pub(crate) fn listen_as_api_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(b"the API server");
+        }
+    });
+    address
+}
+
 #[test]
 fn pods_reach_the_api_server_by_its_service() {
     isolated("services::pods_reach_the_api_server_by_its_service", async {
         let folder = tempfile::tempdir().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let api_server = listener.local_addr().unwrap();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                let _ = stream.write_all(b"the API server");
-            }
-        });
+        let api_server = listen_as_api_server();
         let world = World::new(Options { api_server, ..options(folder.path()) }).await;
         let (pod, _) = world.pod("a", "a").await;
         let ports = json!([{"name": "https", "port": 443, "targetPort": 6443}]);

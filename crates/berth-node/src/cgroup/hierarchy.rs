@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 use super::{Group, context, write};
 
 /// Controllers that Berth uses.
-const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", "freezer", "devices"];
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", FREEZER, "devices"];
+
+/// Controller of version 1 that stops processes while they are killed. It is used only where the
+/// machine has no limit on the number of processes, which serves the same purpose.
+const FREEZER: &str = "freezer";
 
 /// Controllers of version 2 without which limits cannot be set.
 const REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
@@ -75,6 +79,9 @@ impl Hierarchies {
                 }
                 _ => {}
             }
+        }
+        if group.v1.contains_key("pids") {
+            group.v1.remove(FREEZER);
         }
         group
     }
@@ -160,6 +167,15 @@ mod tests {
         assert_eq!(group.v1["cpu"], path("cpu/berth"));
         assert_eq!(group.v1["cpuacct"], path("cpu/berth"));
         assert_eq!(group.v2, None, "a hierarchy without controllers is not used");
+    }
+
+    #[test]
+    fn the_freezer_is_used_only_where_the_number_of_processes_cannot_be_limited() {
+        let freezer = "30 25 0:26 / /none/freezer rw - cgroup cgroup rw,freezer\n";
+        let pids = "31 25 0:27 / /none/pids rw - cgroup cgroup rw,pids\n";
+        let controllers = |mounts: &str| Hierarchies::parents(mounts, "").v1.into_keys().collect::<Vec<_>>();
+        assert_eq!(controllers(freezer), ["freezer"]);
+        assert_eq!(controllers(&format!("{freezer}{pids}")), ["pids"]);
     }
 
     #[test]

@@ -216,9 +216,18 @@ impl Group {
         Ok(())
     }
 
-    /// Moves a process into the group.
-    pub fn add(&self, pid: u32) -> io::Result<()> {
-        self.folders().into_iter().try_for_each(|folder| write(folder, "cgroup.procs", &pid.to_string()))
+    /// Moves this process, which has one thread, into the group.
+    ///
+    /// A process that moves its own thread takes no lock of the kernel that every start and end of a
+    /// process takes as well. To move another process, the kernel waits until all CPUs have noticed
+    /// that lock, and nothing can create or remove a group in the meantime. Version 2 moves whole
+    /// processes only.
+    pub fn join(&self) -> io::Result<()> {
+        const THIS: &str = "0";
+        for folder in self.v1.values().map(PathBuf::as_path).collect::<BTreeSet<_>>() {
+            write(folder, "tasks", THIS)?;
+        }
+        self.v2.iter().try_for_each(|folder| write(folder, "cgroup.procs", THIS))
     }
 
     /// IDs of the processes in the group and in its child groups.
@@ -373,6 +382,18 @@ mod tests {
 
     fn read(folder: &Path, file: &str) -> String {
         std::fs::read_to_string(folder.join(file)).unwrap()
+    }
+
+    #[test]
+    fn a_process_moves_its_thread_in_version_1_and_itself_in_version_2() {
+        let folder = tempfile::tempdir().unwrap();
+        let both = folder.path().join("cpu,cpuacct");
+        std::fs::create_dir(&both).unwrap();
+        let v1 = ["cpu", "cpuacct"].map(|name| (name.to_owned(), both.clone())).into();
+        Group { v1, v2: Some(folder.path().to_owned()) }.join().unwrap();
+        assert_eq!(read(&both, "tasks"), "0");
+        assert_eq!(read(folder.path(), "cgroup.procs"), "0");
+        assert!(!both.join("cgroup.procs").exists(), "writing this file makes the kernel wait for all CPUs");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use berth_helper::wire::{receive_blocking, send_blocking};
 use nix::sched::{CloneFlags, unshare};
 use rustix::process::DumpableBehavior;
 
+use crate::cgroup::Group;
 use crate::options::Level;
 use crate::protocol::{ContainerEntry, Entry, ExecEntry, Go, Program, Report, WireError};
 
@@ -49,12 +50,17 @@ pub fn main() -> ExitCode {
     let failed = match entry {
         Entry::Container(entry) => start(&control, &entry, fds),
         Entry::Exec(entry) => enter(&control, &entry, fds),
-        Entry::Pause => return pause::run(&control),
+        Entry::Pause(group) => return pause::run(&control, group.as_ref()),
     };
     match failed {
         Ok(never) => match never {},
         Err(error) => fail(&control, error),
     }
+}
+
+/// Moves this process into a control group.
+fn join(group: Option<&Group>) -> Result<()> {
+    group.map_or(Ok(()), Group::join).map_err(|error| internal("control group", error))
 }
 
 fn fail(control: &OwnedFd, error: WireError) -> ExitCode {
@@ -64,6 +70,7 @@ fn fail(control: &OwnedFd, error: WireError) -> ExitCode {
 
 /// Executes a container's program in this process.
 fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
+    join(entry.group.as_ref())?;
     let is_isolated = entry.level != Level::Plain;
     let config = &entry.config;
     let terminal;
@@ -98,6 +105,7 @@ fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result
 
 /// Executes a command in a running container.
 fn enter(control: &OwnedFd, entry: &ExecEntry, mut fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
+    join(entry.group.as_ref())?;
     if entry.isolated {
         if fds.is_empty() {
             return Err(WireError::Internal("the message lacks the container's process handle".to_owned()));

@@ -4,6 +4,7 @@
 //! through its file descriptor. A symbolic link in an image therefore cannot lead a mount to the
 //! host's files.
 
+use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
@@ -22,6 +23,8 @@ use crate::protocol::WireError;
 pub(super) struct Root {
     pub path: PathBuf,
     folder: OwnedFd,
+    /// The mount of an empty folder that hides others as well.
+    empty: OnceCell<OwnedFd>,
 }
 
 /// Kind of file that a mount needs as its target.
@@ -36,7 +39,7 @@ impl Root {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, path, flags, Mode::empty()).map_err(|error| at("open", path, error))?;
-        Ok(Self { path: path.to_owned(), folder })
+        Ok(Self { path: path.to_owned(), folder, empty: OnceCell::new() })
     }
 
     /// Opens a path in the root; `None` if it does not exist.
@@ -115,12 +118,23 @@ impl Root {
         let Some(found) = self.resolve(path)? else { return Ok(()) };
         let stat = fstat(&found).map_err(|error| at("hide", path, error))?;
         let done = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            mount("tmpfs", fd_path(&found), "tmpfs", flags, c"size=0,nr_inodes=2,mode=555")
+            self.hide_folder(path, &found)
         } else {
             mount_bind("/dev/null", fd_path(&found))
         };
         done.map_err(|error| at("hide", path, error))
+    }
+
+    /// Hides a folder. All hidden folders of a container are mounts of one file system.
+    fn hide_folder(&self, path: &Path, found: &OwnedFd) -> rustix::io::Result<()> {
+        if let Some(empty) = self.empty.get() {
+            // Such a mount has the flags of the first one.
+            return mount_bind(fd_path(empty), fd_path(found));
+        }
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("tmpfs", fd_path(found), "tmpfs", flags, c"size=0,nr_inodes=2,mode=555")?;
+        let _ = self.empty.set(self.try_open(path)?);
+        Ok(())
     }
 
     /// Makes the file or folder at a path read-only with a bind mount onto itself.

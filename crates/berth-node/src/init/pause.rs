@@ -11,14 +11,15 @@ use rustix::io::Errno;
 use rustix::process::{WaitOptions, wait};
 
 use super::{Result, confine, internal, root};
+use crate::cgroup::Group;
 use crate::protocol::{Go, Program, Report};
 
 /// Interval at which orphans are reaped.
 const REAP_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Runs until the supervisor ends or the namespace is killed.
-pub(super) fn run(control: &OwnedFd) -> ExitCode {
-    if let Err(error) = enter_empty_root() {
+pub(super) fn run(control: &OwnedFd, group: Option<&Group>) -> ExitCode {
+    if let Err(error) = super::join(group).and_then(|()| enter_empty_root()) {
         return super::fail(control, error);
     }
     let nothing =

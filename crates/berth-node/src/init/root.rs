@@ -69,7 +69,7 @@ pub(super) fn build(entry: &ContainerEntry) -> Result<Root> {
     let files = mount_root(entry, &path)?;
     let root = Root::open(&path)?;
     if let Files::Host { covered } = files {
-        bind_host_mounts(&root)?;
+        bind_host_mounts(entry.level, &root)?;
         for hidden in &entry.hidden {
             if !covered.contains(hidden) || !secrets::is_hidden(&root, hidden)? {
                 root.hide(hidden)?;
@@ -250,7 +250,11 @@ fn bind_host(entry: &ContainerEntry, path: &Path) -> Result<()> {
 }
 
 /// Bind-mounts the host's other file systems, which an overlay of `/` does not show.
-fn bind_host_mounts(root: &Root) -> Result<()> {
+///
+/// A user namespace may not take a mount apart from the mounts within it, because that would show
+/// the files below them (mount_namespaces(7), locked mounts). There, such a mount is bound together
+/// with the mounts within it.
+fn bind_host_mounts(level: Level, root: &Root) -> Result<()> {
     let is_shown = |path: &Path, fs: &str| {
         path != Path::new("/")
             && !VIRTUAL.contains(&fs)
@@ -258,13 +262,29 @@ fn bind_host_mounts(root: &Root) -> Result<()> {
                 .iter()
                 .any(|other| path.starts_with(other))
     };
-    for (path, fs) in mounted() {
-        if !is_shown(&path, &fs) || path.starts_with(&root.path) || root.path.starts_with(&path) && fs == "tmpfs" {
+    let mounts = mounted();
+    let mut whole: Vec<&Path> = Vec::new();
+    for (path, fs) in &mounts {
+        if path.starts_with(&root.path) {
             continue;
         }
-        let is_folder = std::fs::metadata(&path).is_ok_and(|file| file.is_dir());
-        if is_folder && root.resolve(&path)?.is_some() {
-            root.bind(&path, &path, Bind { read_only: true, recursive: false })?;
+        if whole.iter().any(|outer| path.starts_with(outer)) {
+            if root.resolve(path)?.is_some() {
+                root.make_read_only(path)?;
+            }
+            continue;
+        }
+        if !is_shown(path, fs) || root.path.starts_with(path) && fs == "tmpfs" {
+            continue;
+        }
+        let is_folder = std::fs::metadata(path).is_ok_and(|file| file.is_dir());
+        if is_folder && root.resolve(path)?.is_some() {
+            let has_inner = mounts.iter().any(|(other, _)| other != path && other.starts_with(path));
+            let recursive = level == Level::Rootless && has_inner;
+            root.bind(path, path, Bind { read_only: true, recursive })?;
+            if recursive {
+                whole.push(path);
+            }
         }
     }
     Ok(())
@@ -282,16 +302,17 @@ fn mount_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
         return Ok(());
     }
     root.mount("sysfs", "/sys", sys_flags, None)?;
-    if entry.groups.is_empty() || root.resolve(Path::new("/sys/fs/cgroup"))?.is_none() {
+    let at = Path::new("/sys/fs/cgroup");
+    let Some(group) = entry.group.as_ref().filter(|group| !group.folders().is_empty()) else { return Ok(()) };
+    if root.resolve(at)?.is_none() {
         return Ok(());
     }
-    if !entry.groups.contains_key(Path::new("/sys/fs/cgroup")) {
-        root.mount("tmpfs", "/sys/fs/cgroup", flags, Some(c"mode=755,size=64k"))?;
+    let options = Bind { read_only: !is_privileged, recursive: false };
+    if let (Some(source), true) = (&group.v2, group.v1.is_empty()) {
+        return root.bind(source, at, options);
     }
-    for (path, source) in &entry.groups {
-        root.bind(source, path, Bind { read_only: !is_privileged, recursive: false })?;
-    }
-    Ok(())
+    root.mount("tmpfs", "/sys/fs/cgroup", flags, Some(c"mode=755,size=64k"))?;
+    group.v1.iter().try_for_each(|(controller, source)| root.bind(source, &at.join(controller), options))
 }
 
 /// Hides or write-protects the kernel files that belong to the machine.

@@ -173,8 +173,8 @@ pub(crate) enum Entry {
     /// A command in a running container. The message carries the process handle of the container,
     /// then the standard streams.
     Exec(Box<ExecEntry>),
-    /// The first process of a PID namespace that the pod's containers share.
-    Pause,
+    /// The first process of a PID namespace that the pod's containers share, and its control group.
+    Pause(Option<Group>),
 }
 
 /// Configuration of a container's program.
@@ -195,8 +195,8 @@ pub(crate) struct ContainerEntry {
     pub shm: PathBuf,
     /// True if the container uses the host's network.
     pub host_network: bool,
-    /// Control groups of the container, by the path at which they are mounted in it.
-    pub groups: BTreeMap<PathBuf, PathBuf>,
+    /// Control group of the container, which the entry helper joins.
+    pub group: Option<Group>,
     /// Host name, for the environment.
     pub hostname: String,
     /// Value of an environment variable that marks the processes of the pod if no other mark does.
@@ -220,6 +220,8 @@ pub(crate) struct VolumeSource {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExecEntry {
+    /// Control group of the container, which the entry helper joins.
+    pub group: Option<Group>,
     pub command: Vec<String>,
     pub tty: bool,
     pub isolated: bool,

@@ -1,7 +1,6 @@
 //! One run of a container: its start, the records about it, and its end.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -82,9 +81,6 @@ async fn launch(
     let streams = if config.tty { None } else { Some(open_streams(config.stdin)?) };
     let namespace = pid_namespace(pod, config).await?;
     let helper = pod.children.start(&pod.init, namespace)?;
-    if let Some(group) = &group {
-        group.add(helper.pid)?;
-    }
     let score = oom_score(config, pod.launch.machine_memory_bytes).to_string();
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", helper.pid), score);
     let entry = Entry::Container(Box::new(entry(pod, config, folder, group.as_ref())));
@@ -258,12 +254,9 @@ async fn pause(pod: &Rc<Pod>) -> Result<OwnedFd, WireError> {
         return Ok(pause.handle.try_clone()?);
     }
     let helper = pod.children.start(&pod.init, PidNamespace::New)?;
-    if let Some(parent) = &pod.launch.group {
-        let group = parent.child("pause");
-        group.create()?;
-        group.add(helper.pid)?;
-    }
-    send(&helper.control, &Entry::Pause, &[]).await?;
+    let group = pod.launch.group.as_ref().map(|parent| parent.child("pause"));
+    group.iter().try_for_each(Group::create)?;
+    send(&helper.control, &Entry::Pause(group), &[]).await?;
     match receive::<Report>(&helper.control).await? {
         Some((Report::Ready(_), _)) => {}
         Some((Report::Failed(error), _)) => return Err(error),
@@ -277,14 +270,6 @@ async fn pause(pod: &Rc<Pod>) -> Result<OwnedFd, WireError> {
 
 fn entry(pod: &Pod, config: &ContainerConfig, folder: PathBuf, group: Option<&Group>) -> ContainerEntry {
     let launch = &pod.launch;
-    let mut groups = BTreeMap::new();
-    if let Some(group) = group {
-        let at = Path::new("/sys/fs/cgroup");
-        groups.extend(group.v1.iter().map(|(controller, path)| (at.join(controller), path.clone())));
-        if let (Some(path), true) = (&group.v2, group.v1.is_empty()) {
-            groups.insert(at.to_owned(), path.clone());
-        }
-    }
     ContainerEntry {
         config: config.clone(),
         level: launch.level,
@@ -295,7 +280,7 @@ fn entry(pod: &Pod, config: &ContainerConfig, folder: PathBuf, group: Option<&Gr
         host_root: launch.host_root,
         shm: shared_memory(&pod.folder),
         host_network: !launch.has_network_namespace(),
-        groups,
+        group: group.cloned(),
         hostname: launch.config.hostname.clone(),
         cookie: launch.config.uid.0.clone(),
     }

@@ -44,14 +44,12 @@ pub(super) async fn run(
         PidNamespace::Inherited
     };
     let helper = pod.children.start(&pod.init, namespace)?;
-    if let Some(group) = &live.group {
-        group.add(helper.pid)?;
-    }
     let mut program = live.program.clone();
     if tty && !program.env.iter().any(|(name, _)| name == "TERM") {
         program.env.push(("TERM".to_owned(), "xterm".to_owned()));
     }
-    let entry = ExecEntry { command, tty, isolated, program, security: live.config.security.clone() };
+    let (group, security) = (live.group.clone(), live.config.security.clone());
+    let entry = ExecEntry { group, command, tty, isolated, program, security };
     {
         let mut fds: Vec<BorrowedFd<'_>> = streams.iter().map(AsFd::as_fd).collect();
         if isolated {

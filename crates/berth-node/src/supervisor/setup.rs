@@ -63,7 +63,8 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
     if !config.host_network {
         rustix::system::sethostname(config.hostname.as_bytes()).map_err(|error| failed("host name")(error.into()))?;
     }
-    if launch.has_network_namespace() {
+    // The pod network brings up the loopback interface of a pod with an address.
+    if launch.has_network_namespace() && launch.ips.is_empty() {
         enable_loopback(folder).map_err(failed("loopback interface"))?;
     }
     write_sysctls(launch)?;

@@ -187,6 +187,23 @@ async fn limits_of_a_running_container_are_changed() {
 }
 
 #[tokio::test]
+async fn every_process_of_a_container_is_in_its_control_groups() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    for share_process_namespace in [false, true] {
+        let pod = node.sandbox_with(|config| config.share_process_namespace = share_process_namespace).await;
+        let id = node.start(&pod, "cat /proc/self/cgroup; echo; sleep 1000").await;
+        // The paths are relative to the groups of the container's first process.
+        let own = node.wait_for_log(&id, "\n\n").await;
+        let command = ["cat", "/proc/self/cgroup"].map(str::to_owned);
+        let output = node.runtime.exec_sync(&id, &command, Duration::from_secs(30)).await.unwrap();
+        let of_command = String::from_utf8(output.output).unwrap();
+        for groups in [own.trim(), of_command.trim()] {
+            assert!(!groups.is_empty() && groups.lines().all(|line| line.ends_with(":/")), "{groups}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn containers_of_a_pod_share_its_network_and_not_its_processes() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let pod = node.sandbox().await;
@@ -293,4 +310,23 @@ async fn a_rootless_container_has_namespaces_of_its_own() {
     });
     assert!(matches!(other.await, Err(RuntimeError::Config(_))));
     node.runtime.remove_sandbox(&pod).await.unwrap();
+}
+
+#[test]
+fn a_rootless_container_runs_on_a_host_with_mounts_within_mounts() {
+    if !rustix::process::geteuid().is_root() {
+        berth_testing::skip("only root can mount file systems for this test");
+        return;
+    }
+    let script = "mount -t tmpfs outer /opt && mkdir /opt/inner && mount -t tmpfs inner /opt/inner && \
+                  exec \"$0\" --exact containers::a_rootless_container_has_namespaces_of_its_own --nocapture";
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert!(!text.contains("SKIPPED"), "{text}");
 }

@@ -90,7 +90,7 @@ impl Components {
             Err(Unusable::Unknown(error)) => return Err(error),
         };
         let api = self.api(namespace, &resource);
-        let object = api.get_opt(&component.name).await?;
+        let object = berth_runtime::write::get_opt(&api, &component.name).await?;
         Ok(object.filter(|object| is_controlled_by(object, uid)).map(|object| Found { api, object }))
     }
 
@@ -115,14 +115,15 @@ impl Components {
             Err(Unusable::Useless(why)) => return rejected(why, true),
             Err(Unusable::Unknown(error)) => return rejected(message(&error), false),
         };
-        let object: DynamicObject = match serde_json::from_value(object) {
+        let object: DynamicObject = match berth_api::json::from_value(object) {
             Ok(object) => object,
             Err(error) => return rejected(error.to_string(), true),
         };
         let api = self.api(&object.namespace().unwrap_or_default(), &resource);
-        match api.create(&PostParams::default(), &object).await {
+        match berth_runtime::write::create(&api, &PostParams::default(), &object).await {
             Ok(_) => Outcome::Created,
-            Err(error) if is_already_exists(&error) => match api.get_opt(&component.name).await {
+            Err(error) if is_already_exists(&error) => match berth_runtime::write::get_opt(&api, &component.name).await
+            {
                 Ok(Some(known)) if !is_controlled_by(&known, uid) => {
                     if names::is_generated(template) {
                         return Outcome::NameTaken;
@@ -162,7 +163,7 @@ impl Components {
         if is_forced {
             params = params.grace_period(0);
         }
-        match api.delete(&component.name, &params).await {
+        match berth_runtime::write::delete(&api, &component.name, &params).await {
             Err(error) if !is_not_found(&error) => Err(error),
             _ => Ok(()),
         }

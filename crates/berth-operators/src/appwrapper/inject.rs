@@ -99,7 +99,8 @@ fn inject(
     if !scheduler.is_empty() && spec.get("schedulerName").and_then(Value::as_str).unwrap_or_default().is_empty() {
         spec.insert("schedulerName".into(), json!(scheduler));
     }
-    let typed = serde_json::from_value::<PodSpec>(Value::Object(spec.clone())).map_err(|error| error.to_string())?;
+    let typed =
+        berth_api::json::from_value::<PodSpec>(Value::Object(spec.clone())).map_err(|error| error.to_string())?;
     if let Some(affinity) = health::affinity(&typed, &configuration.autopilot) {
         spec.insert("affinity".into(), json!(affinity));
     }

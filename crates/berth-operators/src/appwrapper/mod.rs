@@ -260,7 +260,7 @@ impl Controller {
     async fn current_pods(&self, wrapper: &AppWrapper) -> Result<Vec<Arc<Pod>>, Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &wrapper.namespace().unwrap_or_default());
         let selector = format!("{LABEL}={}", wrapper.name_any());
-        let found = pods.list(&ListParams::default().labels(&selector)).await?;
+        let found = berth_runtime::write::list(&pods, &ListParams::default().labels(&selector)).await?;
         Ok(found.items.into_iter().map(Arc::new).collect())
     }
 
@@ -340,8 +340,8 @@ impl Controller {
         for pod in self.current_pods(wrapper).await? {
             let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }.grace_period(0);
-            match pods.delete(&pod.name_any(), &params).await {
-                Ok(answer) => match answer.left() {
+            match berth_runtime::write::delete(&pods, &pod.name_any(), &params).await {
+                Ok(answer) => match answer {
                     Some(left) => self.pods.observe(left),
                     None => self.pods.observe_deleted(&pod),
                 },

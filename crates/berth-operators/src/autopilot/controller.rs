@@ -338,12 +338,12 @@ impl Agents {
     /// Creates the namespace of Jobs and claims, unless it exists.
     async fn ensure_namespace(&self) -> Result<(), Error> {
         let api: Api<Namespace> = Api::all(self.client.clone());
-        if api.get_opt(&self.configuration.namespace).await?.is_some() {
+        if berth_runtime::write::get_opt(&api, &self.configuration.namespace).await?.is_some() {
             return Ok(());
         }
         let namespace = json!({ "metadata": { "name": self.configuration.namespace } });
-        let namespace = serde_json::from_value(namespace).expect("the literal has the form of a Namespace");
-        match api.create(&PostParams::default(), &namespace).await {
+        let namespace = berth_api::json::from_value(namespace).expect("the literal has the form of a Namespace");
+        match berth_runtime::write::create(&api, &PostParams::default(), &namespace).await {
             Ok(_) => Ok(()),
             Err(error) if is_already_exists(&error) => Ok(()),
             Err(error) => Err(error.into()),
@@ -370,7 +370,7 @@ impl Agents {
         let attempt = self.clock.now().to_string();
         let job = invasive::job(node, &attempt, &probe.invasive_command(), &self.configuration);
         let api: Api<Job> = Api::namespaced(self.client.clone(), &self.configuration.namespace);
-        if let Err(error) = api.create(&PostParams::default(), &job).await {
+        if let Err(error) = berth_runtime::write::create(&api, &PostParams::default(), &job).await {
             self.label(node, &json!({ "labels": { GPU_HEALTH: "" } })).await?;
             let why = format!(
                 "Job {}/{} cannot be created: {}",
@@ -446,7 +446,9 @@ impl Agents {
     async fn output(&self, job: &Job) -> Result<String, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.configuration.namespace);
         let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name_any()));
-        let Some(pod) = api.list(&of_job).await?.items.into_iter().next() else { return Ok(String::new()) };
+        let Some(pod) = berth_runtime::write::list(&api, &of_job).await?.items.into_iter().next() else {
+            return Ok(String::new());
+        };
         // A pod that the kubelet rejected has no log.
         Ok(api.logs(&pod.name_any(), &LogParams::default()).await.unwrap_or_default())
     }

@@ -71,7 +71,7 @@ pub fn job(node: &Node, attempt: &str, command: &[String], configuration: &Autop
             },
         },
     });
-    serde_json::from_value(job).expect("the literal has the form of a Job")
+    berth_api::json::from_value(job).expect("the literal has the form of a Job")
 }
 
 /// Label values have at most 63 characters; the names of nodes may be longer.

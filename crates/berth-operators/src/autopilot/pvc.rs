@@ -58,7 +58,8 @@ async fn claim(context: &Context<'_>) -> Result<Result<(), String>, Unavailable>
         move |error: kube::Error| Unavailable(format!("{what} cannot be read: {}", message(&error)))
     };
     let classes: Api<StorageClass> = Api::all(context.client.clone());
-    let all = classes.list(&Default::default()).await.map_err(unreadable("StorageClasses"))?.items;
+    let all =
+        berth_runtime::write::list(&classes, &Default::default()).await.map_err(unreadable("StorageClasses"))?.items;
     let is_default =
         |class: &&StorageClass| class.annotations().get(DEFAULT_STORAGE_CLASS).is_some_and(|it| it == "true");
     let class = match context.configuration.storage_class() {
@@ -77,8 +78,8 @@ async fn claim(context: &Context<'_>) -> Result<Result<(), String>, Unavailable>
         "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": class.name_any(),
             "resources": { "requests": { "storage": "100Mi" } } },
     });
-    let wanted = serde_json::from_value(wanted).expect("the literal has the form of a claim");
-    match claims.create(&PostParams::default(), &wanted).await {
+    let wanted = berth_api::json::from_value(wanted).expect("the literal has the form of a claim");
+    match berth_runtime::write::create(&claims, &PostParams::default(), &wanted).await {
         Ok(_) => {}
         // Left by an earlier check that was interrupted.
         Err(error) if is_already_exists(&error) => {}
@@ -86,7 +87,7 @@ async fn claim(context: &Context<'_>) -> Result<Result<(), String>, Unavailable>
     }
     let mut waited = Duration::ZERO;
     let bound = loop {
-        let claim = claims.get(&name).await.map_err(unreadable("the claim"))?;
+        let claim = berth_runtime::write::get(&claims, &name).await.map_err(unreadable("the claim"))?;
         let phase = claim.status.and_then(|status| status.phase).unwrap_or_default();
         if phase == "Bound" || waits_for_pod {
             break Ok(());
@@ -97,7 +98,7 @@ async fn claim(context: &Context<'_>) -> Result<Result<(), String>, Unavailable>
         context.clock.sleep(POLL).await;
         waited += POLL;
     };
-    match claims.delete(&name, &DeleteParams::default()).await {
+    match berth_runtime::write::delete(&claims, &name, &DeleteParams::default()).await {
         Ok(_) => Ok(bound),
         Err(error) if is_not_found(&error) => Ok(bound),
         Err(error) => Ok(Err(format!("PersistentVolumeClaim {name}: {}", message(&error)))),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::json::Json;
 use berth_api::kueue::labels::{MANAGED, POD_SET};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{NodeHealthConfiguration, TaintEffect, requested};
@@ -53,7 +53,7 @@ pub fn avoid_unhealthy_nodes(pod: &mut Value, configuration: &NodeHealthConfigur
         return;
     }
     // The API validates the spec. One that is no PodSpec is rejected there.
-    let Ok(spec) = PodSpec::deserialize(&pod["spec"]) else { return };
+    let Ok(spec) = PodSpec::from_json_value(&pod["spec"]) else { return };
     if let Some(affinity) = affinity(&spec, configuration) {
         pod["spec"]["affinity"] = json!(affinity);
     }

@@ -246,7 +246,7 @@ impl PodController {
             Err(action) => return Ok(action),
         };
         let selector = domain.as_deref().map(|value| (topology, value));
-        let workers = serde_json::from_value(objects::workers(set, &spec, leader, selector))?;
+        let workers = berth_api::json::from_value(objects::workers(set, &spec, leader, selector))?;
         self.create_workers(&workers, leader, set).await?;
         Ok(Action::Wait)
     }

@@ -91,7 +91,7 @@ impl RayClusterSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct HeadGroupSpec {
     /// The pod. Its first container runs Ray.
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "berth_api::json::field")]
     pub template: PodTemplateSpec,
     /// Service of the head; unset fields are derived.
     pub head_service: Option<Service>,
@@ -154,7 +154,7 @@ pub struct WorkerGroupSpec {
     #[serde(deserialize_with = "lenient")]
     pub ray_start_params: BTreeMap<String, String>,
     /// The pod. Its first container runs Ray.
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "berth_api::json::field")]
     pub template: PodTemplateSpec,
     /// Pods to delete first, chosen by the autoscaler.
     #[serde(deserialize_with = "lenient")]

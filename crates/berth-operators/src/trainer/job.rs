@@ -240,7 +240,7 @@ impl JobController {
             return Ok(());
         }
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        match groups.patch(&name, &params, &Patch::Apply(group)).await {
+        match berth_runtime::write::patch(&groups, &name, &params, &Patch::Apply(group)).await {
             Ok(_) => Ok(()),
             Err(error) if is_not_found(&error) => {
                 let why = "podGroupPolicy.coscheduling needs the kind PodGroup of scheduling.x-k8s.io/v1alpha1, which \

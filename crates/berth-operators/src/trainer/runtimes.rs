@@ -1,13 +1,13 @@
 //! Runtimes: older versions of Trainer set a finalizer on those in use, which is removed, because a
 //! TrainJob keeps a snapshot of its runtime.
 
+use berth_api::json::Json;
 use std::fmt::Debug;
 
 use berth_api::frameworks::{ClusterTrainingRuntime, TrainingRuntime};
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::constants::IN_USE_FINALIZER;
@@ -21,7 +21,7 @@ pub fn install(manager: &mut Manager) {
 
 fn watch<K>(manager: &mut Manager, name: &str, api: fn(&Client, &ObjectKey) -> Api<K>)
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
 {
     let runtimes = manager.cache_if_served::<K>();
     let controller = RuntimeController { client: manager.client(), runtimes: runtimes.clone(), api };
@@ -36,7 +36,7 @@ struct RuntimeController<K> {
 
 impl<K> Reconciler for RuntimeController<K>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
 {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(runtime) = self.runtimes.get(&key) else { return Ok(Action::Wait) };

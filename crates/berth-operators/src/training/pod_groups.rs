@@ -33,7 +33,7 @@ impl PodGroups {
     /// # Errors
     /// The API rejects a write, or does not serve the kind.
     pub async fn ensure(&self, name: &str, wanted: Wanted<'_>) -> kube::Result<()> {
-        let Some(known) = self.0.get_opt(name).await? else {
+        let Some(known) = berth_runtime::write::get_opt(&self.0, name).await? else {
             let metadata = ObjectMeta {
                 name: Some(name.to_owned()),
                 annotations: wanted.annotations.cloned(),
@@ -41,7 +41,7 @@ impl PodGroups {
                 ..ObjectMeta::default()
             };
             let group = PodGroup { metadata, spec: wanted.spec.clone(), status: None };
-            return self.0.create(&PostParams::default(), &group).await.map(drop);
+            return berth_runtime::write::create(&self.0, &PostParams::default(), &group).await.map(drop);
         };
         if known.spec == *wanted.spec {
             return Ok(());
@@ -53,7 +53,7 @@ impl PodGroups {
             fields.extend(["minResources", "scheduleTimeoutSeconds"].into_iter().filter_map(absent));
         }
         let patch = Patch::Merge(json!({"metadata": {"uid": known.metadata.uid}, "spec": patch}));
-        self.0.patch(name, &PatchParams::default(), &patch).await.map(drop)
+        berth_runtime::write::patch(&self.0, name, &PatchParams::default(), &patch).await.map(drop)
     }
 
     /// Deletes the PodGroup if the object with this UID controls it. True if there was one.
@@ -61,14 +61,14 @@ impl PodGroups {
     /// # Errors
     /// The API rejects the deletion.
     pub async fn delete(&self, name: &str, owner: &str) -> kube::Result<bool> {
-        let known = match self.0.get_opt(name).await? {
+        let known = match berth_runtime::write::get_opt(&self.0, name).await? {
             Some(known) if berth_runtime::is_controlled_by(&known, owner) => known,
             _ => return Ok(false),
         };
         if known.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
-        match self.0.delete(name, &DeleteParams::background()).await {
+        match berth_runtime::write::delete(&self.0, name, &DeleteParams::background()).await {
             Err(error) if !berth_runtime::is_not_found(&error) => Err(error),
             _ => Ok(true),
         }

@@ -224,7 +224,7 @@ struct Written {
 struct WrittenReplica {
     replicas: Option<i32>,
     restart_policy: Option<String>,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "berth_api::json::field")]
     template: PodTemplateSpec,
 }
 

@@ -5,3 +5,4 @@ mod faults;
 mod language;
 mod objects;
 mod week;
+mod whole;

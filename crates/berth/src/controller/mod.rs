@@ -4,12 +4,13 @@
 mod aggregated;
 pub mod webhook;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
@@ -22,6 +23,8 @@ use berth_embedded::api::{Controllers, extensions};
 use berth_operators::appwrapper::{self, config::ConfigurationFile};
 use berth_runtime::{Manager, Selection};
 use clap::Args;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::component::candidate::Candidate;
@@ -31,6 +34,7 @@ use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::journal::JournalOptions;
+use crate::log::LogOptions;
 use crate::node_health::{NodeHealth, NodeHealthOptions};
 use crate::page::options::ControllerPages;
 use crate::process;
@@ -49,6 +53,10 @@ pub struct Options {
     /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Feature gates, as `NAME=true,NAME=false`, instead of featureGates of the configuration. AllAlpha
+    /// and AllBeta stand for all gates of a stage that are not named.
+    #[arg(long, value_name = "GATES", value_parser = gates)]
+    feature_gates: Option<FeatureGates>,
     /// Controllers to run: * for all, NAME for one, -NAME to exclude one; an empty list for none.
     /// Webhooks are served in any case. The others keep their state up to date and write nothing.
     /// docs/configuration.md lists the names.
@@ -81,6 +89,26 @@ pub struct Options {
     node_health: NodeHealthOptions,
     #[command(flatten)]
     pages: ControllerPages,
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+/// Feature gates of the command line.
+type FeatureGates = BTreeMap<String, bool>;
+
+/// Parses feature gates as components of Kubernetes do.
+fn gates(text: &str) -> Result<FeatureGates, String> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let gate = |word: &str| {
+        let (name, on) = word.split_once('=').ok_or_else(|| format!("missing bool value for {word}"))?;
+        let on = match on.trim() {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+            other => return Err(format!("invalid value of {name}={other}: must be true or false")),
+        };
+        Ok((name.trim().to_owned(), on))
+    };
+    words.map(gate).collect()
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -95,6 +123,44 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded> {
     configuration::read(process::read(file)?, own_namespace)
         .map_err(|errors| anyhow!("{}: {}", file.display(), field::aggregate(&errors)))
+}
+
+impl Options {
+    /// The configuration, for controllers in this namespace unless the file names another.
+    fn configuration(&self, own_namespace: &str) -> anyhow::Result<Loaded> {
+        match (&self.config, &self.feature_gates) {
+            (Some(file), None) => configuration(file, own_namespace),
+            (None, None) => Ok(Loaded::without_file(own_namespace)),
+            (file, Some(gates)) => {
+                let written = file.as_deref().map(process::read).transpose()?;
+                let of = file.as_deref().unwrap_or(Path::new("--feature-gates")).display();
+                with_gates(written, gates, own_namespace).map_err(|errors| anyhow!("{of}: {errors}"))
+            }
+        }
+    }
+}
+
+/// The configuration in a file, if there is one, with feature gates of the command line. The error
+/// lists all problems by field.
+fn with_gates(written: Option<Value>, gates: &FeatureGates, own_namespace: &str) -> Result<Loaded, String> {
+    let mut written = match written {
+        Some(Value::Null) => json!({}),
+        Some(file) => file,
+        // Without a file, more integrations are on than with an empty one.
+        None => {
+            let usual = Loaded::without_file(own_namespace).config.integrations.frameworks;
+            json!({"integrations": {"frameworks": usual}})
+        }
+    };
+    if !written["featureGates"].is_null() {
+        return Err(
+            "featureGates must not be set beside --feature-gates; set all feature gates in one place".to_owned()
+        );
+    }
+    if let Some(fields) = written.as_object_mut() {
+        fields.insert("featureGates".to_owned(), json!(gates));
+    }
+    configuration::read(written, own_namespace).map_err(|errors| field::aggregate(&errors))
 }
 
 /// Reads AppWrapper's configuration file. Fields that have no effect here are logged.
@@ -118,13 +184,24 @@ fn places(file: &Process) -> Places {
     }
 }
 
+/// Logs the state of the queues at each SIGUSR2, as Kueue's manager does.
+async fn dump_on_signal(controllers: Controllers) {
+    let mut signals = match signal(SignalKind::user_defined2()) {
+        Ok(signals) => signals,
+        Err(error) => return tracing::warn!("cannot listen for SIGUSR2: {error}"),
+    };
+    while signals.recv().await.is_some() {
+        match controllers.installed() {
+            Some(installed) => installed.dump.log(),
+            None => tracing::info!("SIGUSR2: the controllers are starting"),
+        }
+    }
+}
+
 async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     // Configuration, from options and file.
     let own_namespace = election::own_namespace();
-    let loaded = match &options.config {
-        Some(file) => configuration(file, &own_namespace)?,
-        None => Loaded::without_file(&own_namespace),
-    };
+    let loaded = options.configuration(&own_namespace)?;
     let Loaded { mut config, process: file } = loaded;
     let app_wrappers = options.appwrapper.as_ref().map(|file| app_wrappers(file.as_deref())).transpose()?;
     let namespace = file.namespace.clone().unwrap_or(own_namespace);
@@ -151,11 +228,8 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let own = connection.clone();
     let requests = Requests::default();
     if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
-        anyhow::ensure!(
-            qps > 0.0 && qps.is_finite() && burst > 0,
-            "--kube-api-qps and --kube-api-burst must be above 0"
-        );
-        config.client_limit = Some(Limit { qps, burst }.of_controllers());
+        let limit = Limit::new(qps, burst).context("--kube-api-qps and --kube-api-burst must be above 0")?;
+        config.client_limit = Some(limit.of_controllers());
     }
     let limiter = Limiter::new(config.client_limit.map(Limit::from));
     let candidate = election.map(|election| Candidate::new(connection.clone(), election)).transpose()?;
@@ -190,6 +264,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         tracing::info!("controllers that do not run, by --controllers: {}", manager.idle().join(", "));
     }
     let mut tasks = JoinSet::new();
+    tasks.spawn(dump_on_signal(controllers.clone()));
     let leading = Leading::default();
     // Webhooks and aggregated APIs.
     let certificate = match hooks {
@@ -268,4 +343,42 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         journal.close();
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_controllers::gates::Gate;
+
+    use super::*;
+
+    fn of(text: &str) -> FeatureGates {
+        gates(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn feature_gates_are_written_as_for_components_of_kubernetes() {
+        let expected = [("PartialAdmission".to_owned(), false), ("PriorityBoost".to_owned(), true)];
+        assert_eq!(of("PriorityBoost=true, PartialAdmission=F,"), expected.into());
+        assert_eq!(of(""), FeatureGates::new());
+        assert_eq!(gates("PriorityBoost").unwrap_err(), "missing bool value for PriorityBoost");
+        assert!(gates("PriorityBoost=on").unwrap_err().contains("PriorityBoost=on"));
+    }
+
+    #[test]
+    fn feature_gates_of_the_command_line_join_the_configuration() {
+        let read = |file, text| with_gates(file, &of(text), "berth-system");
+        assert_eq!(read(None, "").expect("no gates"), Loaded::without_file("berth-system"));
+        let empty = configuration::read(json!({}), "berth-system").expect("an empty file");
+        assert_eq!(read(Some(Value::Null), "").expect("an empty file"), empty);
+        let file = json!({"namespace": "queues"});
+        let loaded = read(Some(file), "PriorityBoost=true").expect("a gate and a file");
+        assert_eq!(loaded.process.namespace.as_deref(), Some("queues"));
+        assert!(loaded.config.gates().on(Gate::PriorityBoost));
+        let errors = read(None, "NoSuchGate=true").unwrap_err();
+        assert!(errors.contains("unrecognized feature gate: NoSuchGate"), "{errors}");
+        let errors = read(None, "AllAlpha=true").unwrap_err();
+        assert!(errors.contains("SchedulerLibraryIntegration"), "{errors}");
+        let both = read(Some(json!({"featureGates": {"PartialAdmission": true}})), "PriorityBoost=true");
+        assert!(both.unwrap_err().contains("--feature-gates"));
+    }
 }

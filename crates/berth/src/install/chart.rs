@@ -447,6 +447,7 @@ mod tests {
                     crds: true,
                     hold_policy: hold_policy.map(str::to_owned),
                     hold_only: false,
+                    standby: false,
                     app_wrappers: options,
                     metrics_secure: options,
                     node_health: options,

@@ -32,6 +32,17 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+/// The objects of an installation that are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Only the objects that hold jobs.
+    Hold,
+    /// Controllers that decide and write nothing, beside a Kueue that may run.
+    Standby,
+    /// The whole installation.
+    Whole,
+}
+
 /// Namespace and name of a Service.
 type Service = (String, String);
 
@@ -62,7 +73,7 @@ struct Refusal {
 
 /// Finds the obstacles to creating these objects, and to the objects that the controllers write
 /// when they run.
-pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow::Result<Report> {
+pub async fn look(client: &Client, objects: &[Value], step: Step) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let namespace = namespace_of(objects);
     let mut configurations = list::<MutatingWebhookConfiguration>(client).await?;
@@ -82,20 +93,26 @@ pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow
     let found = spaces.get_opt(&namespace).await.with_context(|| format!("Namespace {namespace}"))?;
     let labels = found.as_ref().map(|found| json!(found.metadata.labels));
 
-    for (group, service) in running(&configurations, &ready) {
+    let own = objects.iter().flat_map(hooks).find_map(|hook| service(&hook["clientConfig"]));
+    for service in running(&configurations, &definitions, &ready, own.as_ref()) {
+        let service = named(&service);
+        let serves = format!("Service {service} serves webhooks or conversions of {KUEUE}");
+        if step == Step::Standby {
+            report.notes.push(format!("{serves}: these controllers continue to decide, and Berth's are on standby"));
+            continue;
+        }
         report.obstacles.push(format!(
-            "Service {} serves webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
-             Stop them first; for Kueue: `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`",
-            named(&service)
+            "{serves}, so other queueing controllers are running. Both would admit workloads. \
+             Stop them first; for Kueue: `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`"
         ));
     }
     let mut subjects: Vec<Subject> = objects.iter().flat_map(subjects).collect();
-    if !hold_only {
+    if step == Step::Whole {
         subjects.extend(written());
     }
     let refusals = refusals(&configurations, &ready, &subjects, &namespace, labels.as_ref());
     report.obstacles.extend(texts(&refusals));
-    conversions(&definitions, objects, &ready, hold_only, &mut report);
+    conversions(&definitions, objects, &ready, step, &mut report);
     if refusals.is_empty() && labels.is_some() {
         report.obstacles.extend(dry_run(client, objects).await);
     }
@@ -172,16 +189,22 @@ async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<B
     Ok(ready)
 }
 
-/// Ready Services of webhooks for Kueue's kinds, each with the kinds' API group. `configurations`
-/// are those of other programs.
-fn running(configurations: &[Value], ready: &BTreeSet<Service>) -> BTreeSet<(&'static str, Service)> {
+/// Ready Services of webhooks and conversions for Kueue's kinds, except for Berth's own.
+/// `configurations` are those of other programs.
+fn running(
+    configurations: &[Value],
+    definitions: &BTreeMap<String, Value>,
+    ready: &BTreeSet<Service>,
+    own: Option<&Service>,
+) -> BTreeSet<Service> {
     let hooks = configurations.iter().flat_map(hooks);
     let about_queues = hooks.filter(|hook| {
         let mut rules = hook["rules"].as_array().into_iter().flatten();
         rules.any(|rule| rule["apiGroups"].as_array().is_some_and(|groups| groups.iter().any(|group| group == KUEUE)))
     });
     let services = about_queues.filter_map(|hook| service(&hook["clientConfig"]));
-    services.filter(|service| ready.contains(service)).map(|service| (KUEUE, service)).collect()
+    let converting = definitions.values().filter_map(converter);
+    services.chain(converting).filter(|service| ready.contains(service) && own != Some(service)).collect()
 }
 
 /// An object of the installation, and the objects that it causes to be created.
@@ -336,16 +359,16 @@ fn conversions(
     definitions: &BTreeMap<String, Value>,
     objects: &[Value],
     ready: &BTreeSet<Service>,
-    hold_only: bool,
+    step: Step,
     report: &mut Report,
 ) {
     let queues = definitions.get("localqueues.kueue.x-k8s.io");
     let versions = queues.and_then(|it| it["spec"]["versions"].as_array());
     let is_read = |version: &Value| version["name"] == "v1beta2" && version["served"] == true;
-    if hold_only && !versions.is_some_and(|versions| versions.iter().any(is_read)) {
+    if step != Step::Whole && !versions.is_some_and(|versions| versions.iter().any(is_read)) {
         report.obstacles.push(
             "localqueues.kueue.x-k8s.io is not served in v1beta2, in which the policies read a namespace's default queue; \
-             first update Kueue to a version that serves v1beta2, or install without --hold-only"
+             first update Kueue to a version that serves v1beta2, or install without --hold-only and --standby"
                 .to_owned(),
         );
     }

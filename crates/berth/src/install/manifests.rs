@@ -112,6 +112,8 @@ pub struct Parts {
     pub hold_policy: Option<String>,
     /// Only the objects that hold jobs, and their prerequisites.
     pub hold_only: bool,
+    /// Controllers that decide and write nothing, without the definitions.
+    pub standby: bool,
     /// AppWrappers: rights, webhooks and definition.
     pub app_wrappers: bool,
     /// Metrics over HTTPS, for clients that the API server allows.
@@ -168,6 +170,9 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
         objects.push(pages.service(values, &selector()));
     }
     objects.extend(workload(values, parts));
+    if parts.standby {
+        return objects;
+    }
     if parts.crds {
         objects.extend(definitions(values));
     }
@@ -266,6 +271,10 @@ fn role(values: &Values, option: &str, rules: Value) -> [Value; 2] {
 /// The Deployment of the controllers.
 fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut args = vec!["controller".to_owned(), "--config=/etc/berth/config.yaml".to_owned()];
+    if parts.standby {
+        // Without the Lease, so that the first replica that decides need not wait for it.
+        args.extend(["--controllers=".to_owned(), "--leader-elect=false".to_owned()]);
+    }
     args.extend(parts.app_wrappers.then(|| "--appwrapper".to_owned()));
     args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
     args.extend(parts.node_health.then(|| "--node-health".to_owned()));
@@ -514,6 +523,27 @@ mod tests {
         let others: Vec<&Value> =
             holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
         assert_eq!(others, ["Namespace", "Service"]);
+    }
+
+    #[test]
+    fn a_standby_serves_webhooks_decides_nothing_and_leaves_the_definitions_alone() {
+        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), standby: true, ..Parts::default() };
+        let standby = objects(&values(), &parts);
+        let whole = objects(&values(), &Parts { standby: false, ..parts });
+        let count = |objects: &[Value], kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+        assert_eq!((count(&standby, "CustomResourceDefinition"), count(&standby, "APIService")), (0, 0));
+        assert!(count(&whole, "CustomResourceDefinition") > 0 && count(&whole, "APIService") > 0);
+        let arguments = |objects: &[Value]| {
+            let found = objects.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+            found["spec"]["template"]["spec"]["containers"][0]["args"].clone()
+        };
+        assert_eq!(
+            arguments(&standby),
+            json!(["controller", "--config=/etc/berth/config.yaml", "--controllers=", "--leader-elect=false"])
+        );
+        let others = standby.iter().filter(|object| object["kind"] != "Deployment");
+        assert_eq!(others.filter(|object| !whole.contains(object)).count(), 0);
+        assert!(standby.iter().any(holds));
     }
 
     #[test]

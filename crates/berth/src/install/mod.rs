@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions};
 use crate::process;
+use check::Step;
 use hold::Held;
 pub use manifests::yaml;
 use manifests::{Parts, Settings, Values};
@@ -69,6 +70,11 @@ pub struct Options {
     /// migration from Kueue.
     #[arg(long)]
     hold_only: bool,
+    /// Print or apply the controllers as a standby, without the definitions: they serve webhooks and
+    /// conversion, and decide and write nothing. A running Kueue is then no obstacle. A migration from
+    /// Kueue or back to it passes through this state.
+    #[arg(long, conflicts_with = "hold_only")]
+    standby: bool,
     /// Let the controllers run AppWrappers, in place of AppWrapper's own controller: rights, webhooks
     /// and the CustomResourceDefinition.
     #[arg(long)]
@@ -86,12 +92,22 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "dashboard"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "standby", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "dashboard"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     pages: pages::PagesOptions,
     #[command(flatten)]
     connect: ConnectOptions,
+}
+
+impl Options {
+    fn step(&self) -> Step {
+        match (self.hold_only, self.standby) {
+            (true, _) => Step::Hold,
+            (_, true) => Step::Standby,
+            _ => Step::Whole,
+        }
+    }
 }
 
 /// Prints, writes or applies.
@@ -124,6 +140,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         crds: !options.without_crds,
         hold_policy,
         hold_only: options.hold_only,
+        standby: options.standby,
         app_wrappers: options.appwrapper,
         metrics_secure: options.metrics_secure,
         node_health: options.node_health,
@@ -186,7 +203,7 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
     // An unreachable cluster is reported at once.
     let client = connect::asking(config.clone())?;
     check_cluster(&client, &options.hold_policy).await?;
-    let found = match check::look(&client, &objects, options.hold_only).await {
+    let found = match check::look(&client, &objects, options.step()).await {
         Ok(found) => found,
         // A user that may install may lack the permissions to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
@@ -214,7 +231,7 @@ fn is_forbidden(error: &anyhow::Error) -> bool {
 /// Prints the obstacles and notes.
 async fn checked(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
-    let mut found = check::look(&client, &objects, options.hold_only).await?;
+    let mut found = check::look(&client, &objects, options.step()).await?;
     match check_cluster(&client, &options.hold_policy).await {
         Ok(()) => found.notes.push(check::held(&client, &objects).await?),
         Err(error) => found.obstacles.push(process::in_full(&error)),

@@ -1,6 +1,7 @@
 //! The live side of `berth top`: caches that follow the kinds of the opened views, and the clock of
 //! the cluster.
 
+use berth_api::json::Json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Event, Node, NodeStatus, Pod, PodSpec, PodStatus, PodTemplateSpec};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -101,7 +101,7 @@ impl Live {
     fn namespaced<K>(&self, projection: fn(&mut K)) -> Followed<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + DeserializeOwned
+            + Json
             + Clone
             + std::fmt::Debug
             + Send
@@ -132,7 +132,7 @@ impl Live {
 
 fn kind<K>(followed: Option<&Followed<K>>) -> Kind<K>
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + std::fmt::Debug + Send + Sync + 'static,
 {
     let Some(followed) = followed else { return Kind::default() };
     Kind { objects: followed.cache().list(), sight: Some(followed.sight()) }

@@ -223,15 +223,18 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
             of_kueue("mdeployment.kb.io", "apps", "deployments", "CREATE"),
             of_kueue("mpod.kb.io", "", "pods", "CREATE"),
             of_kueue("mworkload.kb.io", "kueue.x-k8s.io", "workloads", "UPDATE")]}));
-    apply(&json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+    let endpoint = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "kueue", "namespace": "kueue-system",
             "labels": {"kubernetes.io/service-name": "kueue-webhook-service"}},
-        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]}));
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]});
+    apply(&endpoint);
+    let runs = "Service kueue-system/kueue-webhook-service serves webhooks or conversions of kueue.x-k8s.io";
     for step in [&[][..], &["--hold-only"]] {
         let (fine, text) = checked(step);
-        let runs = "Service kueue-system/kueue-webhook-service serves webhooks of kueue.x-k8s.io";
         assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
     }
+    let (fine, text) = checked(&["--standby"]);
+    assert!(fine && text.contains(runs) && text.contains("Berth's are on standby"), "{text}");
 
     // Kueue is stopped. Its webhooks would reject the controllers, but not the objects that hold
     // jobs.
@@ -271,11 +274,24 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
     assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "not held by the policies");
 
     cluster.run(&["delete", "mutatingwebhookconfiguration", configuration]);
+    // A Kueue without webhooks is known by its conversion.
+    apply(&endpoint);
+    let (fine, text) = checked(&[]);
+    assert!(!fine && text.contains(runs), "{text}");
+    install(&["--standby", "--apply", &kubeconfig]);
+    assert_eq!(conversion(), "kueue-webhook-service", "the conversion was handed over to a standby");
+    let arguments = || {
+        cluster.get(&["deployment", "berth-controller", "-n", "berth-system"])["spec"]["template"]["spec"]["containers"]
+            [0]["args"]
+            .clone()
+    };
+    assert!(arguments().as_array().is_some_and(|all| all.contains(&json!("--controllers="))), "{}", arguments());
+    cluster.run(&["delete", "endpointslice", "kueue", "-n", "kueue-system"]);
     let (fine, text) = checked(&[]);
     assert!(fine, "{text}");
     install(&["--apply", &kubeconfig]);
     assert_eq!(conversion(), "berth-webhook");
-    cluster.run(&["get", "deployment", "berth-controller", "-n", "berth-system"]);
+    assert!(arguments().as_array().is_some_and(|all| !all.contains(&json!("--controllers="))), "{}", arguments());
 }
 
 /// Calls the webhooks as an API server does.

@@ -76,7 +76,7 @@ fn reconcile(case: &Case) -> Verdict {
                     Step::Delete(request) => existing.retain(|other| other.name_any() != request.name_any()),
                     Step::Create { templates: new, request, .. } => {
                         for mut template in new {
-                            template.metadata.owner_references = Some(vec![requests::owner(&*request, true)]);
+                            template.metadata.owner_references = Some(vec![berth_runtime::owned_by(&*request)]);
                             let stored = templates.entry(template.name_any()).or_insert_with(|| template.clone());
                             stored.metadata.owner_references = template.metadata.owner_references;
                         }

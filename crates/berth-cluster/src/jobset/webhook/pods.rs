@@ -2,8 +2,8 @@
 //! are ignored before they are decoded.
 
 use berth_api::jobset::constants::JOBSET_NAME;
+use berth_api::json::Json;
 use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::jobset::placement::{self, ClusterView, PlacementError};
@@ -33,5 +33,5 @@ pub fn validate_pod(pod: &Value, cluster: &dyn ClusterView) -> Result<(), Placem
 /// The pod as its type if it belongs to a set. The schema rejects a pod that cannot be decoded.
 fn of_set(pod: &Value) -> Option<Pod> {
     pod["metadata"]["annotations"].get(JOBSET_NAME)?;
-    Pod::deserialize(pod).ok()
+    Pod::from_json_value(pod).ok()
 }

@@ -10,7 +10,9 @@ pub mod ray;
 pub mod spark;
 mod template;
 
+use berth_api::json::Json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use berth_api::frameworks as kinds;
 use berth_api::kueue::v1beta2::PodSet;
@@ -19,8 +21,6 @@ use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::topology::{self, Ranks};
@@ -119,9 +119,8 @@ pub trait Described:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + std::fmt::Debug
-    + Serialize
+    + Json
     + PartialEq
-    + DeserializeOwned
     + Send
     + Sync
     + 'static
@@ -273,6 +272,12 @@ fn below_spec(steps: &'static [&'static str]) -> &'static [&'static str] {
     &steps[1..]
 }
 
+/// The running RayCluster of a job whose size Ray's autoscaler changes.
+fn resized_cluster<K: Described>(job: &K, stores: &Stores) -> Option<Arc<kinds::RayCluster>> {
+    let name = (K::DESCRIPTION.resized)(job.spec(), job.status())?;
+    stores.ray_clusters.get(&ObjectKey::namespaced(job.meta().namespace.clone().unwrap_or_default(), name))
+}
+
 impl<K: Described> Job for K {
     const FRAMEWORK: &'static str = K::DESCRIPTION.framework;
     const CAN_BE_ELASTIC: bool = K::DESCRIPTION.elastic;
@@ -324,11 +329,13 @@ impl<K: Described> Job for K {
     }
 
     fn resize(&self, pod_sets: &mut [PodSet], stores: &Stores) {
-        let Some(name) = (K::DESCRIPTION.resized)(self.spec(), self.status()) else { return };
-        let namespace = self.meta().namespace.clone().unwrap_or_default();
-        if let Some(cluster) = stores.ray_clusters.get(&ObjectKey::namespaced(namespace, name)) {
+        if let Some(cluster) = resized_cluster(self, stores) {
             ray::resize(pod_sets, &cluster.spec);
         }
+    }
+
+    fn resized_generation(&self, stores: &Stores) -> Option<i64> {
+        resized_cluster(self, stores)?.metadata.generation
     }
 
     fn watch<'a>(builder: ControllerBuilder<'a>, stores: &Stores, _jobs: &Cache<Self>) -> ControllerBuilder<'a> {

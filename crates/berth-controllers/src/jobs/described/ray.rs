@@ -135,14 +135,14 @@ fn autoscaler(resources: &Value) -> Result<Container, String> {
         Value::Null => json!({"requests": half_a_core, "limits": half_a_core}),
         given => given.clone(),
     };
-    serde_json::from_value(json!({"name": "autoscaler", "resources": resources}))
+    berth_api::json::from_value(json!({"name": "autoscaler", "resources": resources}))
         .map_err(|error| format!("autoscalerOptions.resources: {error}"))
 }
 
 /// The container in which KubeRay submits the program.
 fn submitter() -> Result<Container, String> {
     let resources = json!({"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
-    serde_json::from_value(json!({"name": "ray-job-submitter", "resources": resources})).map_err(|e| e.to_string())
+    berth_api::json::from_value(json!({"name": "ray-job-submitter", "resources": resources})).map_err(|e| e.to_string())
 }
 
 fn job(spec: &Value) -> Result<Vec<Group>, String> {
@@ -156,7 +156,7 @@ fn job(spec: &Value) -> Result<Vec<Group>, String> {
             let head = spec.pointer("/rayClusterSpec/headGroupSpec/template/spec/containers/0/image");
             container.image = head.and_then(Value::as_str).map(str::to_owned);
             let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-            let template: PodTemplateSpec = serde_json::from_value(template).map_err(|e| e.to_string())?;
+            let template: PodTemplateSpec = berth_api::json::from_value(template).map_err(|e| e.to_string())?;
             group.default = Some(template);
             groups.push(group);
         }

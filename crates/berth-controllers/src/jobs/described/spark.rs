@@ -102,7 +102,8 @@ fn template(spec: &Value, role: &str) -> Result<PodTemplateSpec, String> {
             metadata[field] = json!(all);
         }
     }
-    serde_json::from_value(json!({"metadata": metadata, "spec": pod})).map_err(|error| format!("spec.{role}: {error}"))
+    berth_api::json::from_value(json!({"metadata": metadata, "spec": pod}))
+        .map_err(|error| format!("spec.{role}: {error}"))
 }
 
 /// The node selector of a role's pods: that of the application, or the role's own. Spark's operator

@@ -25,7 +25,7 @@ pub(super) fn read(spec: &Value, group: &Group) -> Result<PodTemplateSpec, Strin
             if value["spec"]["containers"].is_null() {
                 super::set_at(&mut value, &["spec", "containers"], json!([]));
             }
-            serde_json::from_value(value).map_err(|error| format!("{}: {error}", path()))
+            berth_api::json::from_value(value).map_err(|error| format!("{}: {error}", path()))
         }
         None => group.default.clone().ok_or_else(|| format!("{}: a pod template is required", path())),
     }

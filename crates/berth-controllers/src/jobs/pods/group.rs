@@ -294,7 +294,7 @@ impl<'a> Group<'a> {
 }
 
 fn shape_of(spec: Option<&PodSpec>) -> Option<String> {
-    shape::role(&serde_json::to_value(spec?).ok()?)
+    shape::role(&berth_api::json::to_value(spec?).ok()?)
 }
 
 /// The pod set that a group's pod belongs to.

@@ -9,6 +9,7 @@
 pub mod controller;
 pub mod group;
 pub mod import;
+pub(crate) mod owned;
 mod prebuilt;
 pub mod reconcile;
 pub(crate) mod replica;

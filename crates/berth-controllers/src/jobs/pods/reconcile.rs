@@ -11,7 +11,7 @@ use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, events, labels};
 use berth_apimachinery::field::quote;
-use berth_runtime::ObjectKey;
+use berth_runtime::{ObjectKey, owned_by, shared_by};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
@@ -374,14 +374,7 @@ impl Reconcile<'_> {
             if owners.iter().any(|owner| owner.uid == uid) || group::is_deleting(pod) {
                 continue;
             }
-            owners.push(OwnerReference {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                name: pod.name_any(),
-                uid,
-                controller: alone.then_some(true),
-                block_owner_deletion: alone.then_some(true),
-            });
+            owners.push(if alone { owned_by(pod.as_ref()) } else { shared_by(pod.as_ref()) });
         }
         owners.len() != before
     }

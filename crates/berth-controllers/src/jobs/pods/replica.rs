@@ -7,12 +7,12 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::stateful_set;
+use super::{owned, stateful_set};
 use crate::gates::Gates;
-use crate::jobs::naming::{self, OwnerKind};
+use crate::jobs::naming::OwnerKind;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{Plan, Step};
 use crate::stores::{Stores, controller_of};
@@ -27,26 +27,14 @@ const KIND: &str = "LeaderWorkerSet";
 /// Label of a pod: the name of its LeaderWorkerSet.
 pub(crate) const SET_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
 
-/// The name of the group of a replica's pods, with the UID of the set as in Kueue. A group that an
-/// earlier version named without the UID keeps its name. `workload` finds the metadata of a Workload by
-/// name.
-pub(crate) fn group_name(
-    set: &str,
-    uid: &str,
-    index: &str,
-    gates: &Gates,
-    workload: impl Fn(&str) -> Option<ObjectMeta>,
-) -> String {
-    stateful_set::existing_name(names(set, uid, index, gates), &kind(), uid, workload)
-}
-
-fn kind() -> OwnerKind {
+/// Group and kind of LeaderWorkerSets.
+pub(crate) fn kind() -> OwnerKind {
     OwnerKind { group: GROUP.to_owned(), kind: KIND.to_owned() }
 }
 
 /// The names that the group of a replica can have: the usual one, and that of earlier versions.
 fn names(set: &str, uid: &str, index: &str, gates: &Gates) -> [String; 2] {
-    [uid, ""].map(|uid| naming::workload_name(&format!("{set}-{index}"), uid, &kind(), gates))
+    owned::group_names(&kind(), &format!("{set}-{index}"), uid, gates)
 }
 
 /// True if the pod is queued for its LeaderWorkerSet.

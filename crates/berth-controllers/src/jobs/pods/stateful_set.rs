@@ -9,14 +9,14 @@ use berth_api::kueue::reasons::admission;
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::well_known;
-use berth_runtime::ObjectKey;
+use berth_runtime::{ObjectKey, shared_by};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 
 use crate::gates::Gates;
-use crate::jobs::naming::{self, OwnerKind};
+use crate::jobs::naming::OwnerKind;
+use crate::jobs::pods::owned::{self, ROLE};
 use crate::jobs::reconcile::{Context, copies_annotation, remove_finalizer};
 use crate::jobs::topology::{self, Ranks};
 use crate::jobs::{queue_name, readiness, sanitize};
@@ -27,51 +27,15 @@ use crate::workload::status;
 
 /// The value of the suspending-parent annotation in a StatefulSet's template.
 pub(crate) const PARENT: &str = "statefulset";
-/// Name of the pod set of a StatefulSet, and role of its pods.
-pub(crate) const ROLE: &str = "main";
 
 /// Group and kind of StatefulSets.
-fn kind() -> OwnerKind {
+pub(crate) fn kind() -> OwnerKind {
     OwnerKind { group: StatefulSet::group(&()).into_owned(), kind: StatefulSet::kind(&()).into_owned() }
 }
 
-/// The names that the group of a set's pods can have: the usual one, and that of earlier versions of
-/// Kueue and Berth.
+/// The names that the group of a set's pods can have.
 pub(super) fn group_names(name: &str, uid: &str, gates: &Gates) -> [String; 2] {
-    [uid, ""].map(|uid| naming::workload_name(name, uid, &kind(), gates))
-}
-
-/// The name of the group of a set's pods. `workload` finds the metadata of a Workload by name.
-pub(crate) fn group_name(
-    name: &str,
-    uid: &str,
-    gates: &Gates,
-    workload: impl Fn(&str) -> Option<ObjectMeta>,
-) -> String {
-    existing_name(group_names(name, uid, gates), &kind(), uid, workload)
-}
-
-/// The name of a group that a set of this kind owns: the second one if only its Workload exists, and the
-/// first one otherwise.
-pub(crate) fn existing_name(
-    [usual, earlier]: [String; 2],
-    kind: &OwnerKind,
-    uid: &str,
-    workload: impl Fn(&str) -> Option<ObjectMeta>,
-) -> String {
-    let exists = |name: &str| workload(name).is_some_and(|metadata| is_of_set(&metadata, kind, uid));
-    if !exists(&usual) && exists(&earlier) { earlier } else { usual }
-}
-
-/// True if a Workload can belong to the set with this UID: a pod group made it, and no other set owns
-/// it.
-fn is_of_set(workload: &ObjectMeta, kind: &OwnerKind, uid: &str) -> bool {
-    let annotations = workload.annotations.as_ref();
-    let of_group = annotations.and_then(|annotations| annotations.get(annotations::IS_GROUP_WORKLOAD));
-    let mut sets = workload.owner_references.iter().flatten().filter(|owner| owner.kind == kind.kind);
-    of_group.is_some_and(|value| value == "true")
-        && workload.deletion_timestamp.is_none()
-        && sets.all(|owner| owner.uid == uid)
+    owned::group_names(&kind(), name, uid, gates)
 }
 
 /// The StatefulSet whose pods are this group.
@@ -81,8 +45,9 @@ pub(super) fn of_group(stores: &Stores, namespace: &str, group: &str, gates: &Ga
         let found = stores.workloads.get(&ObjectKey::namespaced(namespace, name))?;
         Some(found.metadata.clone())
     };
-    let is_named =
-        |set: &Arc<StatefulSet>| group == group_name(&set.name_any(), &set.uid().unwrap_or_default(), gates, workload);
+    let is_named = |set: &Arc<StatefulSet>| {
+        group == owned::group_name(&kind(), &set.name_any(), &set.uid().unwrap_or_default(), gates, workload)
+    };
     let found = stores.stateful_sets.get(&ObjectKey::namespaced(namespace, name)).filter(is_named);
     // The name of a group can be too short for the set's whole name.
     let mut others = stores.stateful_sets.iter_namespace(namespace);
@@ -145,15 +110,8 @@ fn own(workload: &mut Workload, set: &StatefulSet) -> bool {
     if workload.owner_references().iter().any(|owner| owner.uid == uid) {
         return false;
     }
-    workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid.clone());
-    workload.metadata.owner_references.get_or_insert_default().push(OwnerReference {
-        api_version: StatefulSet::api_version(&()).into_owned(),
-        kind: kind().kind,
-        name: set.name_any(),
-        uid,
-        controller: None,
-        block_owner_deletion: None,
-    });
+    workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
+    workload.metadata.owner_references.get_or_insert_default().push(shared_by(set));
     true
 }
 

@@ -229,9 +229,9 @@ impl ClusterController {
         let pods: Api<Pod> = self.api(cluster);
         let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match pods.delete(plan::name(pod), &params).await {
+        match berth_runtime::write::delete(&pods, plan::name(pod), &params).await {
             Ok(answer) => {
-                match answer.left() {
+                match answer {
                     Some(going) => self.pods.observe(going),
                     None => self.pods.observe_deleted(pod),
                 }
@@ -265,7 +265,8 @@ impl ClusterController {
         let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let clusters: Api<RayCluster> = self.api(cluster);
-        let stored = clusters.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        let stored =
+            berth_runtime::write::patch(&clusters, name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
         self.clusters.observe(stored);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Creates the objects of a cluster that are not pods: the rights of the autoscaler, the Ingress,
 //! the token, the Services, and the claim of the embedded store. An existing object is not changed.
 
+use berth_api::json::Json;
 use std::fmt::Debug;
 
 use berth_api::frameworks::RayCluster;
@@ -14,8 +15,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::facts::Facts;
 use super::{ClusterController, access, ingress, services};
@@ -75,7 +74,7 @@ impl ClusterController {
     /// Creates the object unless an object of its kind and name exists.
     async fn make_missing<K>(&self, cluster: &RayCluster, object: &K, words: &Words) -> Result<(), Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Json + Clone + Debug,
     {
         let api: Api<K> = self.api(cluster);
         let name = object.meta().name.as_deref().unwrap_or_default();
@@ -87,7 +86,7 @@ impl ClusterController {
 
     async fn create<K>(&self, cluster: &RayCluster, api: &Api<K>, object: &K, words: &Words) -> Result<Option<K>, Error>
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+        K: Resource<DynamicType = ()> + Json + Clone + Debug,
     {
         let key = ObjectKey::of(object);
         match berth_runtime::write::create(api, &PostParams::default(), object).await {

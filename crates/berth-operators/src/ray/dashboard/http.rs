@@ -48,7 +48,7 @@ pub struct Http {
 pub async fn token(client: &Client, namespace: &str, secret: &str) -> Result<String, String> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let of = |problem: String| format!("the dashboard's token, in Secret {namespace}/{secret}: {problem}");
-    let found = api.get(secret).await.map_err(|error| of(berth_runtime::message(&error)))?;
+    let found = berth_runtime::write::get(&api, secret).await.map_err(|error| of(berth_runtime::message(&error)))?;
     let token = found.data.as_ref().and_then(|data| data.get("auth_token"));
     let token = token.ok_or_else(|| of("key auth_token is missing".to_owned()))?;
     String::from_utf8(token.0.clone()).map_err(|_| of("key auth_token is not text".to_owned()))

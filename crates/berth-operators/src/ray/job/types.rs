@@ -22,6 +22,7 @@ pub struct RayJobSpec {
     /// Spec of the cluster, as written.
     pub ray_cluster_spec: Option<Value>,
     /// Pod that submits the program.
+    #[serde(deserialize_with = "berth_api::json::optional_field")]
     pub submitter_pod_template: Option<PodTemplateSpec>,
     /// Options of the submitter.
     pub submitter_config: Option<SubmitterConfig>,

@@ -1,0 +1,74 @@
+//! Forecasts of a live state: places, and how far they go.
+
+use berth_foresight::live::State;
+use berth_foresight::live::forecast::{Plan, Prospect, Unknown, forecast};
+use berth_foresight::live::run_times::RunTimes;
+use berth_foresight::objects::{Document, Objects};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::template;
+
+/// Ten jobs of one CPU for an hour wait in a queue of one CPU. The last one has the highest priority.
+fn objects() -> Objects {
+    let kueue = "kueue.x-k8s.io/v1beta2";
+    let mut all = vec![
+        json!({"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": "default"}}),
+        json!({"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": "team"}, "spec": {
+            "namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
+                {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 1}]}]}]}}),
+        json!({"apiVersion": kueue, "kind": "LocalQueue", "metadata": {"name": "main", "namespace": "team"},
+               "spec": {"clusterQueue": "team"}}),
+    ];
+    all.extend((0..10).map(|number| -> Value {
+        json!({"apiVersion": kueue, "kind": "Workload",
+            "metadata": {"name": format!("job-{number}"), "namespace": "team", "uid": format!("{number}"),
+                         "creationTimestamp": format!("2026-01-01T10:00:{number:02}Z")},
+            "spec": {"queueName": "main", "priority": i32::from(number == 9), "podSets": [{"name": "main", "count": 1, "template": {
+                "metadata": {"annotations": {"berth.dev/run-duration": "1h"}},
+                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}]}})
+    }));
+    Objects::read(all.into_iter().map(|value| Document { value, source: None }).collect())
+}
+
+fn known(objects: &Objects) -> (State, Prospect) {
+    let at: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let state = State::of(objects, at);
+    let prospect = Prospect::new(objects, &state, &RunTimes::of(objects, None), &template);
+    (state, prospect)
+}
+
+#[test]
+fn places_are_by_priority_and_creation() {
+    let objects = objects();
+    let (state, prospect) = known(&objects);
+    let forecasts = forecast(&state, &prospect, Plan { draws: 1, only: None });
+    let places: Vec<usize> = forecasts.iter().map(|it| it.place).collect();
+    assert_eq!(places, [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]);
+    let hours = |at: berth_engine::model::Time| state.at.until(at).as_secs() / 3600;
+    for it in &forecasts {
+        assert_eq!(it.median.map(hours), Some(it.place as u64 - 1), "{:?}", it.key);
+    }
+    assert_eq!(forecasts[0].waits_for, ["team/job-9"], "the first in the queue waits for the more urgent job");
+}
+
+#[test]
+fn starts_beyond_the_limit_are_unknown_with_the_reason() {
+    let objects = objects();
+    let (state, prospect) = known(&objects);
+    let prospect = prospect.with_starts_max(3);
+    let forecasts = forecast(&state, &prospect, Plan { draws: 1, only: None });
+    for it in &forecasts {
+        assert_eq!(it.median.is_some(), it.place <= 3, "{it:?}");
+        if it.place > 3 {
+            let reason = it.unknown.as_ref().map(Unknown::to_string).unwrap_or_default();
+            assert!(reason.starts_with("it is not among the next 3 jobs to start"), "{reason}");
+        }
+    }
+    let last = forecast(&state, &prospect, Plan { draws: 1, only: Some(8) });
+    assert_eq!((last.len(), last[0].median, last[0].place), (1, None, 10));
+    // A limit that no job reaches changes nothing.
+    let (state, prospect) = known(&objects);
+    let whole = forecast(&state, &prospect.with_starts_max(10), Plan { draws: 1, only: None });
+    assert!(whole.iter().all(|it| it.median.is_some() && it.unknown.is_none()));
+}
