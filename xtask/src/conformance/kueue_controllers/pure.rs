@@ -82,10 +82,10 @@ fn merge_restore(case: &Case) -> Verdict {
 fn from_assignment(case: &Case) -> Verdict {
     let assignment: PodSetAssignment = input(case, "assignment")?;
     let flavors: Vec<ResourceFlavor> = input(case, "flavors")?;
-    let count: i32 = input(case, "defaultCount")?;
+    let set = PodSet { count: input(case, "defaultCount")?, ..PodSet::default() };
     let find = |name: &str| flavors.iter().find(|flavor| flavor.name_any() == name).cloned().map(Arc::new);
     let want = &case.want;
-    match PodSetInfo::from_assignment(&assignment, count, find, &gates(case)) {
+    match PodSetInfo::from_assignment(&assignment, Some(&set), find, &gates(case)) {
         Ok(info) => {
             let got = serde_json::to_value(info).map_err(|e| e.to_string())?;
             verdict(differences(&want["info"], &got, &[]))
