@@ -21,6 +21,7 @@ use super::pod::{Container, Live, Pause, Pod};
 use super::setup::shared_memory;
 use super::spawn::{Ended, Helper, PidNamespace};
 use crate::cgroup::{DeviceNumber, Group};
+use crate::folder::TERMINATION;
 use crate::journal::Record;
 use crate::log::{FILE_BYTES_MAX, LogFile, tail_text};
 use crate::options::Level;
@@ -180,13 +181,14 @@ async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_a
     pod.record_later(Record::Exited { id: live.config.id.clone(), exit: exit.clone() });
     pod.end(container, ContainerState::Exited(exit), ended.code);
     let (group, folder) = (live.group.clone(), pod.folder.container(&live.config.id));
-    // Files that the container wrote outside of volumes are no longer needed.
+    // Files that the container wrote outside of volumes are no longer needed. They are removed first,
+    // because the kernel would keep the group as long as their pages are in the file cache.
     let _ = tokio::task::spawn_blocking(move || {
+        for part in ["upper", "work", "root", TERMINATION] {
+            let _ = tree::remove(&folder.join(part));
+        }
         if let Some(group) = group {
             let _ = group.remove();
-        }
-        for part in ["upper", "work", "root"] {
-            let _ = tree::remove(&folder.join(part));
         }
     })
     .await;
@@ -302,7 +304,7 @@ fn oom_score(config: &ContainerConfig, machine_memory_bytes: u64) -> i64 {
 }
 
 fn termination_message(pod: &Pod, config: &ContainerConfig, code: i32) -> String {
-    let path = pod.folder.container(&config.id).join("termination");
+    let path = pod.folder.container(&config.id).join(TERMINATION);
     let message = read_message(&path).unwrap_or_default();
     let falls_back = config.termination_message_policy == TerminationMessagePolicy::FallbackToLogsOnError;
     if message.is_empty() && falls_back && code != 0 {
