@@ -184,8 +184,13 @@ async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_a
     // Files that the container wrote outside of volumes are no longer needed. They are removed first,
     // because the kernel would keep the group as long as their pages are in the file cache.
     let _ = tokio::task::spawn_blocking(move || {
-        for part in ["upper", "work", "root", TERMINATION] {
-            let _ = tree::remove(&folder.join(part));
+        let _ = tree::remove(&folder.join(TERMINATION));
+        // Empty folders take no space worth a wait for the disk. They are removed with the pod.
+        let upper = folder.join("upper");
+        if std::fs::read_dir(&upper).is_ok_and(|mut entries| entries.next().is_some()) {
+            for part in [upper, folder.join("work"), folder.join("root")] {
+                let _ = tree::remove(&part);
+            }
         }
         if let Some(group) = group {
             let _ = group.remove();
