@@ -78,7 +78,7 @@ fn values_of_kueues_chart_change_the_pods_as_there() {
             "priorityClassName": "system-cluster-critical", "logLevel": 4,
             "podAnnotations": {"example.com/scrape": "true"},
             "resources": {"requests": {"cpu": 2}, "limits": {"memory": "8Gi"}},
-            "podSecurityContext": {"runAsNonRoot": true}, "containerSecurityContext": {"readOnlyRootFilesystem": true},
+            "podSecurityContext": {"runAsUser": 1000}, "containerSecurityContext": {"readOnlyRootFilesystem": false},
         },
         "replicas": 3, "featureGates": [{"name": "PartialAdmission", "enabled": true}, {"name": "LocalQueueMetrics", "enabled": false}],
         "strategy": {"rollingUpdate": {"maxSurge": 0}}, "hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet",
@@ -97,9 +97,13 @@ fn values_of_kueues_chart_change_the_pods_as_there() {
     }
     assert_eq!(pod["topologySpreadConstraints"], json!([]));
     assert_eq!(pod["priorityClassName"], "system-cluster-critical");
-    assert_eq!(pod["securityContext"], json!({"runAsNonRoot": true}));
-    assert_eq!(container["securityContext"], json!({"readOnlyRootFilesystem": true}));
-    assert_eq!(container["resources"], given["manager"]["resources"]);
+    // Helm merges maps with the defaults.
+    assert_eq!(
+        (&pod["securityContext"]["runAsUser"], &pod["securityContext"]["runAsGroup"]),
+        (&json!(1000), &json!(65532))
+    );
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], false);
+    assert_eq!(container["resources"], json!({"requests": {"cpu": 2, "memory": "512Mi"}, "limits": {"memory": "8Gi"}}));
     assert_eq!(
         (&container["image"], &container["imagePullPolicy"]),
         (&json!("registry.example/berth:1.2"), &json!("Always"))
