@@ -60,6 +60,9 @@ pub struct Config {
     /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
     /// enforced.
     pub pod_security: PodSecurity,
+    /// False if only server-side applies record field owners in `metadata.managedFields`, and other
+    /// writes do not change them.
+    pub field_owners: bool,
     /// Source of the pod logs that `pod_streams` does not provide. With `None`, a request for such
     /// a log gets an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
@@ -99,6 +102,7 @@ impl Config {
             seed: 0,
             admission: Vec::new(),
             pod_security: PodSecurity::default(),
+            field_owners: true,
             pod_logs: None,
             pod_streams: None,
             dial: None,

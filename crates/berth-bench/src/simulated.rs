@@ -74,6 +74,7 @@ impl Simulated {
             audit: None,
             pod_security: Default::default(),
             node: None,
+            unattended: false,
             apart: false,
             decisions: berth_controllers::Decisions::default(),
         };

@@ -294,6 +294,7 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         front_proxy: None,
         controllers_elsewhere: false,
         bare: false,
+        field_owners: true,
     })
     .await?)
 }

@@ -77,6 +77,8 @@ pub struct ApiOptions {
     /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
     /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
+    /// False if only server-side applies record field owners in `metadata.managedFields`.
+    pub field_owners: bool,
 }
 
 /// An API server with Berth's kinds, roles and admission. Cheap to clone.
@@ -103,6 +105,7 @@ impl Apiserver {
         config.token_key = options.token_key;
         config.audit = options.audit;
         config.pod_security = options.pod_security;
+        config.field_owners = options.field_owners;
         if let Some(app_wrappers) = &options.operators.app_wrappers {
             config.admission.push(Arc::new(AppWrapperWebhook::new(app_wrappers.configuration.clone())));
         }

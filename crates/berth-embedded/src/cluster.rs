@@ -73,6 +73,9 @@ pub struct Options {
     pub pod_security: PodSecurity,
     /// This machine as a node that runs processes. All other nodes are simulated.
     pub node: Option<Node>,
+    /// True if no client reads Events or `metadata.managedFields`: no Events are written, and only
+    /// server-side applies record field owners.
+    pub unattended: bool,
 }
 
 /// This machine as a node that runs the programs of its pods.
@@ -113,6 +116,7 @@ impl Options {
             decisions: Decisions::default(),
             pod_security: PodSecurity::default(),
             node: None,
+            unattended: false,
         }
     }
 }
@@ -224,6 +228,7 @@ impl Embedded {
             controllers_elsewhere: false,
             bare: false,
             pod_security: options.pod_security,
+            field_owners: !options.unattended,
         })
         .await?;
         let (server, streams) = (api.server().clone(), api.streams());
@@ -246,14 +251,19 @@ impl Embedded {
             cluster.folders = node.folders;
             node.network
         });
+        let clock = options.clock.clone();
+        let manager_of = move |client: Client| {
+            let manager = Manager::in_process(client, clock.clone());
+            if options.unattended { manager.without_events() } else { manager }
+        };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(own_connection(&server, UserInfo::master(CLUSTER_USER)));
-            (connect(own_connection(&server, user)), Some(Manager::in_process(machines, options.clock.clone())))
+            (connect(own_connection(&server, user)), Some(manager_of(machines)))
         } else {
             (connect(own_connection(&server, UserInfo::master(CONTROLLER_USER))), None)
         };
-        let mut manager = Manager::in_process(client, options.clock.clone());
+        let mut manager = manager_of(client);
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);

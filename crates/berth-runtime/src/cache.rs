@@ -342,11 +342,7 @@ impl<K: Resource + 'static> Cache<K> {
             let entry = Entry { version, typed: Some(new.clone()), packed: None };
             let old = state.objects.insert(key.clone(), entry).map(|old| state.typed(&old));
             for index in state.indexes.iter().filter_map(Weak::upgrade) {
-                let mut index = index.write();
-                if let Some(old) = &old {
-                    index.remove(&key, old);
-                }
-                index.insert(&key, &new);
+                index.write().change(&key, old.as_deref(), &new);
             }
             state.show(&key, Some(&new));
             state.touch(&key, version);
@@ -606,8 +602,22 @@ impl Keys {
 }
 
 impl<K> IndexState<K> {
+    /// Replaces the values of an object. Few changes of an object change its values.
+    fn change(&mut self, key: &Arc<ObjectKey>, old: Option<&K>, new: &K) {
+        let before = old.map(|old| (self.values)(old)).unwrap_or_default();
+        let after = (self.values)(new);
+        if before != after {
+            self.remove_values(key, &before);
+            self.insert_values(key, after);
+        }
+    }
+
     fn insert(&mut self, key: &Arc<ObjectKey>, object: &K) {
-        for value in (self.values)(object) {
+        self.insert_values(key, (self.values)(object));
+    }
+
+    fn insert_values(&mut self, key: &Arc<ObjectKey>, values: Vec<String>) {
+        for value in values {
             match self.keys.get_mut(&value) {
                 Some(keys) => keys.insert(key),
                 None => {
@@ -618,9 +628,13 @@ impl<K> IndexState<K> {
     }
 
     fn remove(&mut self, key: &Arc<ObjectKey>, object: &K) {
-        for value in (self.values)(object) {
-            if self.keys.get_mut(&value).is_some_and(|keys| keys.remove(key)) {
-                self.keys.remove(&value);
+        self.remove_values(key, &(self.values)(object));
+    }
+
+    fn remove_values(&mut self, key: &Arc<ObjectKey>, values: &[String]) {
+        for value in values {
+            if self.keys.get_mut(value).is_some_and(|keys| keys.remove(key)) {
+                self.keys.remove(value);
             }
         }
     }
@@ -697,6 +711,23 @@ mod tests {
         cache.remove(&config_map("b", 3));
         assert_eq!(by_name.count("b"), 0);
         assert_eq!(by_name.get("a").len(), 1);
+    }
+
+    #[test]
+    fn an_index_follows_the_values_of_a_changed_object() {
+        let labelled = |version: u64, value: &str| {
+            let mut object = config_map("a", version);
+            object.metadata.labels = Some([("of".to_owned(), value.to_owned())].into());
+            object
+        };
+        let cache = Cache::for_tests([labelled(1, "x")]);
+        let index = cache.index(|c: &ConfigMap| c.labels().values().cloned().collect());
+        cache.apply(labelled(2, "x"));
+        assert_eq!(index.get("x")[0].metadata.resource_version.as_deref(), Some("2"), "the same value, a new state");
+        cache.apply(labelled(3, "y"));
+        assert_eq!((index.count("x"), index.count("y")), (0, 1));
+        cache.apply(config_map("a", 4));
+        assert_eq!(index.count("y"), 0);
     }
 
     #[test]

@@ -132,6 +132,14 @@ impl Manager {
         Self { watches: watcher::Config::default().timeout(0), ..Self::new(client, clock) }
     }
 
+    /// Drops every event that is recorded. It must be called before recorders are requested.
+    #[must_use]
+    pub fn without_events(mut self) -> Self {
+        self.recorder = Recorder::silent(self.clock.clone());
+        self.events = None;
+        self
+    }
+
     /// Returns the options of this manager's watches.
     pub fn watches(&self) -> watcher::Config {
         self.watches.clone()

@@ -62,6 +62,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         front_proxy: Some(front.front_proxy()?),
         controllers_elsewhere: true,
         bare: options.bare,
+        field_owners: true,
     })
     .await?;
     // The logs of simulated containers are computed from their pods, so the server needs no other

@@ -81,6 +81,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         pod_security: options.node.pod_security(&configured),
         node,
         apart: false,
+        unattended: false,
         decisions,
     })
     .await?;

@@ -7,7 +7,7 @@ use berth_apimachinery::apply::{
     self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Pattern, Set, TypeRef, Types, Typing, Versions,
     Write,
 };
-use berth_apimachinery::meta::GroupVersionKind;
+use berth_apimachinery::meta::{self, GroupVersionKind};
 use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use parking_lot::Mutex;
@@ -136,6 +136,11 @@ impl Call {
     /// and removes it from the object, so that the object can be validated as its type. A list that
     /// the client sent stays in the object, and is validated as well.
     pub(crate) fn track(&self, new: &mut Value, old: Option<&Value>, tracking: &Tracking) -> Option<Value> {
+        if !self.server.inner.config.field_owners && matches!(tracking, Tracking::Update(_)) {
+            // The fields that a server-side apply owns stay.
+            meta::take_managed_fields(new);
+            return old.and_then(|old| old.pointer("/metadata/managedFields").cloned());
+        }
         let is_sent = new.pointer("/metadata/managedFields").is_some_and(|list| packed::text_of(list).is_none());
         if let Tracking::Update(manager) = tracking {
             let now = self.server.timestamp();

@@ -183,3 +183,22 @@ async fn no_manager_owns_fields_that_admission_adds_and_admission_sees_the_manag
         (&json!("ap,c,k,u"), vec![json!(["ap", {"f:d": {}}]), c, k, u])
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_field_owners_only_applies_are_recorded() {
+    let mut config = config();
+    config.field_owners = false;
+    let server = Server { api: ApiServer::new(config) };
+    server.post(MAPS, json!({"metadata": {"name": "a"}, "data": {"k": "1"}})).await.expect(201);
+    let patched = server.patch(MAP, "merge-patch", json!({"data": {"l": "2"}})).await.expect(200);
+    assert_eq!(patched["metadata"]["managedFields"], Value::Null);
+    let apply = async |data: Value| {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
+        server.patch(&format!("{MAP}?fieldManager=three"), "apply", map).await.expect(200)
+    };
+    assert_eq!(managers(&apply(json!({"m": "3", "n": "4"})).await), ["three", "before-first-apply"]);
+    let replaced = json!({"metadata": {"name": "a"}, "data": {"k": "1", "m": "3", "n": "4", "o": "5"}});
+    assert_eq!(managers(&server.put(MAP, replaced).await.expect(200)), ["three", "before-first-apply"]);
+    // The second configuration lacks a field of the first, which its manager still owns.
+    assert_eq!(apply(json!({"m": "3"})).await["data"], json!({"k": "1", "m": "3", "o": "5"}));
+}

@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use super::definition::Definition;
 use super::graph::{FOREGROUND, Graph, ORPHAN, Owner, Record};
 use super::kinds::{Kind, Kinds};
+use super::watched::Watched;
 
 /// Maximum number of concurrent reconciles.
 const CONCURRENCY: usize = 32;
@@ -36,7 +37,7 @@ const CONCURRENCY: usize = 32;
 const RETRY: Duration = Duration::from_secs(1);
 
 type Meta = PartialObjectMeta<DynamicObject>;
-type WatchResult = watcher::Result<watcher::Event<Meta>>;
+type WatchResult = watcher::Result<watcher::Event<Watched>>;
 type Events = Pin<Box<dyn Stream<Item = (usize, Option<WatchResult>)> + Send>>;
 
 /// Adds the collector.
@@ -147,7 +148,7 @@ impl Watching {
 
     fn watch(&self, position: usize) -> Option<Events> {
         let kind = self.kinds.get(position)?;
-        let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
+        let api: Api<Watched> = Api::all_with(self.client.clone(), &kind.resource);
         let events = watcher(api, self.watches.clone()).scan(false, |failed, event| {
             // The stream ends after an error; `run` opens a new one after `RETRY`.
             let item = (!*failed).then_some(event);
@@ -193,7 +194,7 @@ impl Watching {
         }
     }
 
-    fn observe(&self, position: usize, object: &Meta) {
+    fn observe(&self, position: usize, object: &Watched) {
         let Some(uid) = &object.meta().uid else { return };
         let mut graph = lock(&self.graph);
         let affected = graph.set(uid, Record::new(position, object.meta()));

@@ -82,6 +82,10 @@ impl Graph {
     /// Adds or updates an object. Returns the UIDs of the objects to reconcile.
     pub fn set(&mut self, uid: &str, record: Record) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
+        // Most changes, such as those of a status, are none to the graph.
+        if self.records.get(uid) == Some(&record) {
+            return affected;
+        }
         let before = self.records.get(uid).cloned();
         let unowned = |graph: &Self, record: &Record| record.owners.iter().any(|owner| !graph.is_present(&owner.uid));
         let has_new_owners = before.as_ref().is_none_or(|before| before.owners != record.owners);

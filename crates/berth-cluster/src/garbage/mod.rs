@@ -9,6 +9,7 @@ mod kinds;
 mod namespaces;
 mod pods;
 mod volumes;
+mod watched;
 
 use berth_runtime::Manager;
 

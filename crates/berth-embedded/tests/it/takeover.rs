@@ -106,6 +106,7 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
         front_proxy: None,
         controllers_elsewhere: true,
         bare: false,
+        field_owners: true,
     })
     .await
     .expect("the server starts");

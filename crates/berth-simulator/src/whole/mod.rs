@@ -87,7 +87,11 @@ async fn run(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeE
     let start = timestamp(replay.start());
     let clock = Clock::scaled(start.checked_sub(signed(BEFORE)).unwrap_or(start), 1.0);
     let configuration = replay.policy().configuration.clone();
-    let options = Options::in_memory(clock.clone(), 1, Some(objects::cluster()), configuration);
+    let options = Options {
+        // Events would be half of the writes. Nothing can read them during the replay.
+        unattended: true,
+        ..Options::in_memory(clock.clone(), 1, Some(objects::cluster()), configuration)
+    };
     let embedded = Embedded::start(options).await?;
     let client = embedded.observer();
     let resources = Resources::new(client.clone());
