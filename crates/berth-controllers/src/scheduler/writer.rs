@@ -10,7 +10,7 @@
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
 //! While decisions are written, each namespace has only a few reports: in a busy cluster, most
 //! workloads are admitted before their turn, and one write per admission is then all that they cost. The
-//! remaining reports are written as soon as no more decisions are.
+//! remaining reports are written as soon as no more decisions are, and after ten seconds at the latest.
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
 
@@ -65,6 +65,9 @@ const REPORT_PAUSE_LIMITED: Duration = Duration::from_secs(1);
 const REPORT_BURST: u32 = 4;
 /// Time between two reports about workloads of one namespace after that.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest delay of a report while decisions are written: no workload waits longer than this without a
+/// reason.
+const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Number of namespaces from which on those are forgotten that may use [`REPORT_BURST`] again.
 const NAMESPACES_MAX: usize = 1024;
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
@@ -160,7 +163,8 @@ impl Pending {
         }
         let next = self.reports_due.entry(namespace.to_owned()).or_insert(now);
         *next = (*next).max(now) + REPORT_INTERVAL;
-        next.checked_sub(REPORT_INTERVAL * REPORT_BURST).map_or(now, |due| due.max(now))
+        let due = next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now);
+        due.clamp(now, now + REPORT_DELAY_MAX)
     }
 
     /// Returns the turn of a report that is not written, or was written before its turn.
