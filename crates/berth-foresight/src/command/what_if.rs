@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use berth_apimachinery::printed::Table;
+use berth_engine::model::Time;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -117,6 +118,10 @@ fn table(comparison: &Comparison, all: bool) -> String {
     let columns = ["", "AS IT IS", "WITH THE CHANGES"].map(str::to_owned).to_vec();
     out.push_str(&Table { columns, rows }.render());
     let rows: Vec<Vec<String>> = shown(comparison, all).map(|row| cells_of(comparison, row)).collect();
+    if let Some(text) = comparison.cut.map(|cut| end(comparison.at, cut)) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "\n{text}");
+    }
     if rows.is_empty() {
         out.push_str("\nNothing changes for any job.\n");
         return out;
@@ -137,6 +142,16 @@ fn table(comparison: &Comparison, all: bool) -> String {
 }
 
 /// Jobs that are evicted when a new job is admitted, and not without it.
+/// Where cut futures end, in a sentence.
+fn end(now: Time, cut: Cut) -> String {
+    format!(
+        "Both futures end {}, when {} waiting jobs have started in one of them. Later starts, ends and evictions are \
+         unknown, and the figures do not count them.",
+        from_now(now, Some(cut.at)),
+        cut.starts_max
+    )
+}
+
 fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
     let is_victim = |row: &&Row| {
         let at = row.after.as_ref().and_then(|after| after.evicted);
@@ -150,7 +165,12 @@ fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
 fn verdict(comparison: &Comparison, row: &Row) -> String {
     let Some(fate) = &row.after else { return "It would not be queued.".to_owned() };
     let Some(admitted) = fate.admitted else {
-        return "It would wait, and its start is unknown.".to_owned();
+        return match comparison.cut {
+            Some(cut) => {
+                format!("It would not be among the next {} jobs to start; later starts are unknown.", cut.starts_max)
+            }
+            None => "It would wait, and its start is unknown.".to_owned(),
+        };
     };
     let start = from_now(comparison.at, Some(admitted));
     let flavors: Vec<&str> = fate.flavors.iter().map(|flavor| &**flavor).collect();
@@ -214,6 +234,9 @@ pub fn json(comparison: &Comparison, all: bool) -> Value {
         })
     };
     let rows: Vec<Value> = shown(comparison, all).map(row).collect();
-    json!({"at": timestamp(comparison.at), "before": figures(&comparison.before), "after": figures(&comparison.after),
+    let cut = comparison
+        .cut
+        .map(|cut| json!({"at": timestamp(cut.at), "startsMax": cut.starts_max, "text": end(comparison.at, cut)}));
+    json!({"at": timestamp(comparison.at), "cut": cut, "before": figures(&comparison.before), "after": figures(&comparison.after),
            "jobs": rows})
 }
