@@ -14,7 +14,7 @@ use super::forecasts::{from_now, timestamp};
 use super::source::SourceOptions;
 use super::{Output, progress};
 use crate::live::future::JobFuture;
-use crate::live::what_if::{Comparison, Figures, Row, compare};
+use crate::live::what_if::{Comparison, Cut, Figures, Row, compare};
 use crate::objects::Template;
 use crate::policy::unit_name;
 use crate::report::{number, percent, time};
@@ -40,8 +40,9 @@ pub struct Options {
     /// Give a node pool another maximum number of nodes. May be repeated.
     #[arg(long, value_name = "NODEPOOL=NODES")]
     pool: Vec<String>,
-    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main. May be repeated.
-    #[arg(long, value_name = "KIND/[NAMESPACE/]NAME")]
+    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main, or all objects with a label, such as
+    /// Node/example.com/rack=r3 for a lost rack. May be repeated.
+    #[arg(long, value_name = "KIND/[NAMESPACE/]NAME|KIND/LABEL=VALUE")]
     without: Vec<String>,
     /// A price per hour of a CPU, a GiB of memory or a piece of another resource, for the cost of both
     /// futures; may be repeated.
@@ -117,11 +118,11 @@ fn table(comparison: &Comparison, all: bool) -> String {
     }
     let columns = ["", "AS IT IS", "WITH THE CHANGES"].map(str::to_owned).to_vec();
     out.push_str(&Table { columns, rows }.render());
-    let rows: Vec<Vec<String>> = shown(comparison, all).map(|row| cells_of(comparison, row)).collect();
     if let Some(text) = comparison.cut.map(|cut| end(comparison.at, cut)) {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "\n{text}");
     }
+    let rows: Vec<Vec<String>> = shown(comparison, all).map(|row| cells_of(comparison, row)).collect();
     if rows.is_empty() {
         out.push_str("\nNothing changes for any job.\n");
         return out;
@@ -141,7 +142,6 @@ fn table(comparison: &Comparison, all: bool) -> String {
     out
 }
 
-/// Jobs that are evicted when a new job is admitted, and not without it.
 /// Where cut futures end, in a sentence.
 fn end(now: Time, cut: Cut) -> String {
     format!(
@@ -152,6 +152,7 @@ fn end(now: Time, cut: Cut) -> String {
     )
 }
 
+/// Jobs that are evicted when a new job is admitted, and not without it.
 fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
     let is_victim = |row: &&Row| {
         let at = row.after.as_ref().and_then(|after| after.evicted);
