@@ -133,7 +133,7 @@ impl Apiserver {
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
         }
-        let metrics = Metrics::new(options.clock.clone());
+        let metrics = Metrics::new(options.clock.clone(), state.gpus().clone());
         config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
