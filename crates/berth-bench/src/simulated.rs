@@ -75,6 +75,7 @@ impl Simulated {
             pod_security: Default::default(),
             node: None,
             apart: false,
+            forecasts: None,
             decisions: berth_controllers::Decisions::default(),
         };
         let embedded = Embedded::start_through(options, connect).await?;

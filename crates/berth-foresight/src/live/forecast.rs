@@ -21,8 +21,8 @@ use crate::objects::{ObjectRef, Objects, Template};
 /// Most jobs that a forecast names as those it waits for.
 const NAMED_MAX: usize = 5;
 
-/// Number of waiting jobs after whose starts a forecast, or a comparison, ends: later starts depend on too much that is
-/// not known, and an answer takes a few seconds at most.
+/// Number of waiting jobs after whose starts a forecast, or a comparison, ends: later starts depend on
+/// too much that is not known, and an answer takes a few seconds at most.
 pub const STARTS_MAX: usize = 20_000;
 
 /// How to forecast.

@@ -74,6 +74,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         metrics_secure: true,
         node_health: true,
         slack_queue: Some(mark(".Values.slackQueue")),
+        forecasts: Some(mark(".Values.forecastAnnotations")),
         pages: Some(pages_of(mark)),
         ..Parts::default()
     };
@@ -144,11 +145,12 @@ fn option_of(object: &Value) -> Option<&str> {
 }
 
 /// The conditions of items of lists in the Deployment, by a text that only such an item contains.
-const CONDITIONS: [(&str, &str); 4] = [
+const CONDITIONS: [(&str, &str); 5] = [
     ("- --appwrapper", ".Values.appwrapper"),
     ("- --metrics-secure", ".Values.metricsSecure"),
     ("- --node-health", ".Values.nodeHealth"),
     ("- --slack-queue", ".Values.slackQueue"),
+    ("- --forecast-annotations", ".Values.forecastAnnotations"),
 ];
 
 /// The manifest of the Deployment, with conditions for the items of options.
@@ -270,6 +272,8 @@ fn defaults() -> anyhow::Result<String> {
          # Whether pods of queued jobs avoid unhealthy nodes and leave them.\nnodeHealth: false\n\
          # ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. It implies\n\
          # nodeHealth.\nslackQueue: \"\"\n\
+         # Number of waiting workloads per ClusterQueue whose forecasts are written on their Workloads, as\n\
+         # annotation berth.dev/forecast. 0: none.\nforecastAnnotations: 0\n\
          # Whether the controllers serve the web pages, behind Service berth-dashboard.\ndashboard: false\n\
          # Port of the pages in the pods.\ndashboardPort: {}\n\
          # Type of the Service: ClusterIP, NodePort or LoadBalancer.\ndashboardServiceType: ClusterIP\n\
@@ -405,6 +409,7 @@ mod tests {
             (".Values.configuration | quote", configuration.as_str()),
             (".Values.holdPolicy", "v1beta1"),
             (".Values.slackQueue", "slack"),
+            (".Values.forecastAnnotations", "10"),
             (".Values.dashboardPort", "8443"),
             (".Values.dashboardServiceType", "NodePort"),
             (".Values.dashboardHosts", "a.example,b.example"),
@@ -452,6 +457,7 @@ mod tests {
                     metrics_secure: options,
                     node_health: options,
                     slack_queue: options.then(|| "slack".to_owned()),
+                    forecasts: options.then(|| "10".to_owned()),
                     pages: options.then(|| Pages {
                         port: json!(8443),
                         service_type: "NodePort".to_owned(),
