@@ -211,6 +211,14 @@ const WORKLOAD_COLUMNS: &[Column] = &[
     Column("Admitted", "string", ".status.conditions[?(@.type=='Admitted')].status", "Admission status", 0),
     Column("Finished", "string", ".status.conditions[?(@.type=='Finished')].status", "Workload finished", 0),
     Column("Age", "date", ".metadata.creationTimestamp", "Time this workload was created", 0),
+    // Kueue's definition lacks this column; it has `-o wide` only.
+    Column(
+        "Forecast",
+        "string",
+        ".metadata.annotations.berth\\.dev/forecast-start",
+        "Forecast of the start of a waiting workload",
+        1,
+    ),
 ];
 const PRIORITY_CLASS_COLUMNS: &[Column] =
     &[Column("Value", "integer", ".value", "Value of workloadPriorityClass's Priority", 0)];

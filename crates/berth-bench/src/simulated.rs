@@ -76,6 +76,7 @@ impl Simulated {
             node: None,
             unattended: false,
             apart: false,
+            forecasts: None,
             decisions: berth_controllers::Decisions::default(),
         };
         let embedded = Embedded::start_through(options, connect).await?;

@@ -15,6 +15,7 @@ mod dashboard;
 mod decisions;
 mod explained;
 mod forecast;
+pub mod gpu_use;
 mod guard;
 mod html;
 mod jobs;

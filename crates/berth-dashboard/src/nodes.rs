@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::berth::gpus::GpuUse;
 use berth_api::kueue::v1beta2::Topology;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -9,6 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 
 use crate::dashboard::Dashboard;
+use crate::gpu_use;
 use crate::html::{Href, Html};
 use crate::layout::{self, notice};
 use crate::node_health::{self, Grade};
@@ -28,6 +30,8 @@ const ROWS: usize = 200;
 struct Machine {
     node: Node,
     used: Option<Use>,
+    /// What its GPUs report.
+    gpus: Vec<GpuUse>,
     state: String,
     reason: String,
 }
@@ -37,9 +41,10 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Nodes", &["nodes"]);
     let nodes: Api<Node> = Api::all(dashboard.client.clone());
     let topologies: Api<Topology> = Api::all(dashboard.client.clone());
-    let (nodes, uses, topologies, now) = futures::join!(
+    let (nodes, uses, mut gpus, topologies, now) = futures::join!(
         read::list(&nodes, NODES_MAX),
         node_pods::uses(&dashboard.client),
+        gpu_use::read(&dashboard.client),
         read::list(&topologies, 100),
         dashboard.now()
     );
@@ -66,9 +71,10 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
             }
         };
         let machine = |node: Node| {
+            let gpus = gpus.remove(&node.name_any()).unwrap_or_default();
             let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).cloned().unwrap_or_default());
             let (state, reason) = node_use::state(&node, used.as_ref());
-            Machine { node, used, state, reason }
+            Machine { node, used, gpus, state, reason }
         };
         let machines: Vec<Machine> = nodes.items.into_iter().map(machine).collect();
         let levels = topologies.map(|it| levels(&it.items)).unwrap_or_default();
@@ -106,8 +112,20 @@ fn show(html: &mut Html, machines: &[Machine], levels: &[String], given: &Parame
         Href::path(&["nodes"]).with_query(&given.without("refresh").with("from", from).query())
     };
     layout::pager(html, from, part.len(), Some(machines.len()), ROWS, page);
-    let columns =
-        ["Node", "State", "Pool", "#CPU", "#Memory", "Accelerator", "#In use", "#Pods", "Health", "Reason", "#Age"];
+    let columns = [
+        "Node",
+        "State",
+        "Pool",
+        "#CPU",
+        "#Memory",
+        "Accelerator",
+        "#In use",
+        "#GPU busy",
+        "#Pods",
+        "Health",
+        "Reason",
+        "#Age",
+    ];
     layout::rows(html, &columns, |html| {
         for machine in part {
             html.class("tr", "", |html| row(html, machine, now));
@@ -132,6 +150,14 @@ fn totals(html: &mut Html, machines: &[Machine]) {
             layout::bar(html, *used, *all, &format!("{used} of {all} {name} requested"));
             html.line("b", "", used);
             html.text(format_args!(" / {all} {name}"));
+        });
+    }
+    let gpus: Vec<GpuUse> = machines.iter().flat_map(|it| it.gpus.iter().copied()).collect();
+    if let Some(mean) = gpu_use::mean(&gpus) {
+        html.class("p", "", |html| {
+            layout::bar(html, mean, 100.0, &format!("GPUs are busy {mean:.0} % of the time"));
+            html.line("b", "", format_args!("{mean:.0} %"));
+            html.text(format_args!(" of {} GPUs busy", gpus.len()));
         });
     }
 }
@@ -175,6 +201,9 @@ fn tile(html: &mut Html, machine: &Machine) {
     let is_bad = machine.state == "down" || health.grade > Grade::Good;
     let class = if is_bad { "cell down" } else { "cell" };
     let mut label = format!("{}: {}, {used} of {all} {resource}", machine.node.name_any(), machine.state);
+    if let Some(mean) = gpu_use::mean(&machine.gpus) {
+        label.push_str(&format!(", GPUs {mean:.0} % busy"));
+    }
     if health.grade > Grade::Good {
         label.push_str(&format!(", {health}"));
     }
@@ -217,6 +246,10 @@ fn row(html: &mut Html, machine: &Machine, now: Timestamp) {
     let accelerator = node_use::accelerator(node);
     html.line("td", "nowrap", accelerator.as_deref().unwrap_or_default());
     html.line("td", "number", accelerator.map(|name| node_use::share(node, used, &name)).unwrap_or_default());
+    let each: Vec<String> = machine.gpus.iter().map(gpu_use::sentence).collect();
+    html.element("td", &[("class", &"number nowrap"), ("title", &each.join("\n"))], |html| {
+        html.text(gpu_use::text(&machine.gpus));
+    });
     html.line("td", "number", used.map(|used| used.pods.to_string()).unwrap_or_default());
     let health = node_health::of(node);
     html.class("td", "health", |html| {

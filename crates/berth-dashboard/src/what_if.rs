@@ -111,6 +111,9 @@ fn show(html: &mut Html, answer: &Value) {
         verdict(html, row);
     }
     figures(html, answer);
+    if let Some(text) = answer["cut"]["text"].as_str() {
+        notice(html, text);
+    }
     if rows.is_empty() {
         html.line("p", "", "Nothing changes for any job.");
     } else {

@@ -42,6 +42,7 @@ use crate::admission::{
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
+use crate::foresight::Foresight;
 use crate::metrics::Metrics;
 use crate::streams::Streams;
 
@@ -136,7 +137,7 @@ impl Apiserver {
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
         }
-        let metrics = Metrics::new(options.clock.clone());
+        let metrics = Metrics::new(options.clock.clone(), state.gpus().clone());
         config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
@@ -204,6 +205,11 @@ impl Apiserver {
     pub fn serve(&self, installed: Installed) {
         self.installed.set(installed);
     }
+
+    /// The controllers that it serves.
+    pub fn controllers(&self) -> &Controllers {
+        &self.installed
+    }
 }
 
 fn open(storage: &Storage) -> Result<Arc<dyn Store>, EmbeddedError> {
@@ -240,17 +246,25 @@ impl Converter for KueueConverter {
 /// installed, because their client needs the server, and always empty if they run in another
 /// process. When a replica loses the lead, they are replaced. Clones share them.
 #[derive(Clone, Default)]
-pub struct Controllers(Arc<RwLock<Option<Arc<Installed>>>>);
+pub struct Controllers {
+    installed: Arc<RwLock<Option<Arc<Installed>>>>,
+    /// Computes futures, for readers and for [`crate::written_forecasts`].
+    foresight: Foresight,
+}
 
 impl Controllers {
     /// Replaces the controllers of this process.
     pub fn set(&self, installed: Installed) {
-        *self.0.write() = Some(Arc::new(installed));
+        *self.installed.write() = Some(Arc::new(installed));
     }
 
     /// The controllers of this process, if they run here.
     pub fn installed(&self) -> Option<Arc<Installed>> {
-        self.0.read().clone()
+        self.installed.read().clone()
+    }
+
+    pub(crate) fn foresight(&self) -> &Foresight {
+        &self.foresight
     }
 }
 

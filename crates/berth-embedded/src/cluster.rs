@@ -30,6 +30,7 @@ use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
 use crate::external;
 use crate::failure::ApiFailure;
 use crate::streams::Streams;
+use crate::written_forecasts;
 
 /// Storage of the objects.
 #[derive(Clone, Debug)]
@@ -68,6 +69,8 @@ pub struct Options {
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
+    /// Forecasts that are written on Workloads. By default there are none.
+    pub forecasts: Option<written_forecasts::Options>,
     /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
     /// enforced.
     pub pod_security: PodSecurity,
@@ -114,6 +117,7 @@ impl Options {
             front_proxy: None,
             apart: false,
             decisions: Decisions::default(),
+            forecasts: None,
             pod_security: PodSecurity::default(),
             node: None,
             unattended: false,
@@ -265,6 +269,9 @@ impl Embedded {
         };
         let mut manager = manager_of(client);
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
+        if let Some(options) = options.forecasts {
+            written_forecasts::install(&mut manager, api.controllers(), options);
+        }
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
             berth_operators::install(manager, operators);

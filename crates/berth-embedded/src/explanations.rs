@@ -12,19 +12,17 @@ use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
 
 use crate::api::Controllers;
-use crate::foresight::Foresight;
 
 /// Serves explanations and histories of workloads, by the name of the workload or of its job, the
 /// holders of cluster queues' quota, and the use of namespaces. Responses name only workloads that
 /// the requesting user may list.
 pub(crate) struct Explanations {
     controllers: Controllers,
-    foresight: Foresight,
 }
 
 impl Explanations {
     pub(crate) fn new(controllers: Controllers) -> Self {
-        Self { controllers, foresight: Foresight::default() }
+        Self { controllers }
     }
 }
 
@@ -82,7 +80,7 @@ impl Explanations {
         let Asked { info, user, .. } = asked;
         match (info.resource.as_str(), info.subresource.as_str()) {
             ("whatifs", "") if info.name.is_empty() => {
-                self.foresight.what_if(&self.installed()?, &reader(user), &info.namespace, body).await
+                self.controllers.foresight().what_if(&self.installed()?, &reader(user), &info.namespace, body).await
             }
             _ => Err(Status::no_such_path()),
         }
@@ -113,7 +111,7 @@ impl Explanations {
                 jobs.map_err(|error| unreported(error, &info.name))
             }
             ("forecasts", "") if info.name.is_empty() => {
-                self.foresight.forecasts(&installed, reader, &info.namespace, query).await
+                self.controllers.foresight().forecasts(&installed, reader, &info.namespace, query).await
             }
             ("stays", "") if info.name.is_empty() => {
                 let stays = explain.stays(reader, &info.namespace, query).await;

@@ -21,6 +21,7 @@ use berth_foresight::live::what_if::compare;
 use berth_foresight::objects::{Objects, read};
 use berth_foresight::policy::Prices;
 use berth_foresight::snapshot::{Changes, Snapshot};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -160,6 +161,28 @@ impl Foresight {
         let more = json!({"at": document["at"], "items": document["forecasts"].take(),
             "withheld": left_out(withheld, &readable)});
         Ok(with(object, more))
+    }
+
+    /// The forecasts of the first waiting jobs of each cluster queue, by place, and the time for which they
+    /// were computed.
+    pub(crate) async fn first(
+        &self,
+        installed: &Arc<Installed>,
+        places: usize,
+    ) -> Result<(Timestamp, Vec<JobForecast>), Status> {
+        let present = self.newest(installed).await?;
+        let in_queue = |it: &&JobForecast| it.cluster_queue.is_some() && it.place <= places;
+        let mut first: Vec<&JobForecast> = present.forecasts.iter().filter(in_queue).collect();
+        first.sort_by_key(|it| it.place);
+        // Jobs that their queue does not consider yet share the place after the last one.
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        first.retain(|it| {
+            let Some(queue) = &it.cluster_queue else { return false };
+            let count = counts.entry(&**queue).or_default();
+            *count += 1;
+            *count <= places
+        });
+        Ok((present.snapshot.at, first.into_iter().cloned().collect()))
     }
 
     /// What would happen with the changes in a request's body. In a namespace these are manifests of

@@ -16,6 +16,7 @@ mod foresight;
 mod metrics;
 pub mod objects;
 mod streams;
+pub mod written_forecasts;
 
 pub use cluster::{Embedded, EmbeddedError, Node, Options, Storage, cluster_configuration, controller_configuration};
 pub use failure::ApiFailure;

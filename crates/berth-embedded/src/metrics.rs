@@ -2,7 +2,8 @@
 //! HorizontalPodAutoscalers.
 //!
 //! Each request lists the pods or nodes of this API server, with the request's selectors, and adds
-//! the measurements of [`ClusterMetrics`]. Pods that do not run have no measurements.
+//! the measurements of [`ClusterMetrics`], and for nodes what their GPUs report ([`Gpus`]). Pods that do
+//! not run have no measurements.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,6 +13,7 @@ use berth_apimachinery::percent::decode_component;
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::Column;
 use berth_apiserver::{Answer, Asked, Extension, RequestInfo};
+use berth_cluster::gpus::Gpus;
 use berth_cluster::metrics::{ClusterMetrics, GROUP, VERSION, node_metrics, pod_metrics};
 use berth_runtime::Clock;
 use jiff::Timestamp;
@@ -25,13 +27,15 @@ use serde_json::{Value, json};
 pub(crate) struct Metrics {
     clock: Clock,
     source: ClusterMetrics,
+    gpus: Gpus,
     /// A client of the API server that serves this group; set once the server exists.
     client: Arc<OnceLock<Client>>,
 }
 
 impl Metrics {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, source: ClusterMetrics::default(), client: Arc::default() }
+    /// Serves the usage by a clock. `gpus` are those of the nodes.
+    pub(crate) fn new(clock: Clock, gpus: Gpus) -> Self {
+        Self { clock, source: ClusterMetrics::default(), gpus, client: Arc::default() }
     }
 
     /// Connects to the pods and nodes of an API server.
@@ -102,8 +106,9 @@ impl Metrics {
             on_node.entry(node).or_default().push(pod);
         }
         let metrics = |node: &Node| {
-            let pods = on_node.get(node.name_any().as_str()).into_iter().flatten().copied();
-            Some(node_metrics(node, &self.source.of_node(node, pods, now)?))
+            let pods = on_node.get(node.name_any().as_str()).map(Vec::as_slice).unwrap_or_default();
+            let usage = self.source.of_node(node, pods.iter().copied(), now)?;
+            Some(node_metrics(node, &usage, &self.gpus.of_node(node, pods, now)))
         };
         let mut items: Vec<Value> = nodes.iter().filter_map(metrics).collect();
         match one {

@@ -265,7 +265,8 @@ pub(crate) fn cost(history: &History, prices: &Prices, (start, end): (Time, Time
                 .sum()
         })
         .collect();
-    let runs = history.runs.iter().filter(|run| run.evicted || !lost_only);
+    let is_lost = |run: &JobRun| run.evicted && run.to.is_some_and(|to| to <= end);
+    let runs = history.runs.iter().filter(|run| !lost_only || is_lost(run));
     let hours = |run: &JobRun| run.from.max(start).until(run.to.unwrap_or(end).min(end)).as_secs_f64() / 3600.0;
     Some(runs.map(|run| rates[run.holding as usize] * hours(run)).sum())
 }

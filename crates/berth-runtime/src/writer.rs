@@ -119,6 +119,17 @@ impl<K: Written> Writer<K> {
         Ok(stored)
     }
 
+    /// Applies a merge patch to an object. `manager` owns the fields that it sets.
+    ///
+    /// # Errors
+    /// The API rejects the write.
+    pub async fn merge(&self, object: &K, patch: &Value, manager: &str) -> kube::Result<K> {
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let stored = write::patch(&self.api(object), &object.name_any(), &params, &Patch::Merge(patch)).await?;
+        self.cache.observe(stored.clone());
+        Ok(stored)
+    }
+
     /// Sets a label.
     ///
     /// # Errors

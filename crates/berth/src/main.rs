@@ -14,6 +14,7 @@ mod component;
 mod controller;
 mod dashboard;
 mod explain;
+mod forecast_options;
 mod foresee;
 mod front;
 mod identity;

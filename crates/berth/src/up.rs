@@ -11,6 +11,7 @@ use berth_embedded::{Embedded, Options as EmbeddedOptions, cluster_configuration
 use clap::Args;
 
 use crate::audit::AuditOptions;
+use crate::forecast_options::ForecastOptions;
 use crate::front::{Front, FrontOptions};
 use crate::journal::JournalOptions;
 use crate::node::{NodeOptions, OpenNode};
@@ -35,6 +36,8 @@ pub struct Options {
     audit: AuditOptions,
     #[command(flatten)]
     journal: JournalOptions,
+    #[command(flatten)]
+    forecasts: ForecastOptions,
     #[command(flatten)]
     time: TimeOptions,
     #[command(flatten)]
@@ -83,6 +86,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         apart: false,
         unattended: false,
         decisions,
+        forecasts: options.forecasts.written(),
     })
     .await?;
     front.write_kubeconfig()?;

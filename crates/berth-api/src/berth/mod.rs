@@ -12,6 +12,8 @@ pub mod decision;
 mod duration;
 pub mod explanation;
 mod faults;
+pub mod forecast;
+pub mod gpus;
 mod health;
 mod images;
 mod machines;

@@ -61,6 +61,12 @@ impl Gpus {
         self.0.lock().real.insert(node.to_owned(), readings);
     }
 
+    /// What the GPUs of a node report. `pods` are all pods on the node.
+    pub fn of_node(&self, node: &Node, pods: &[&Pod], now: Timestamp) -> Vec<GpuReading> {
+        let pods: Vec<&Pod> = pods.iter().copied().filter(|pod| Self::uses(pod)).collect();
+        self.0.lock().readings(node, &pods, now)
+    }
+
     /// Writes the metrics of the GPUs of these nodes. `pods` are the pods that use GPUs.
     pub(crate) fn write(&self, exposition: &mut Exposition, nodes: &[Arc<Node>], pods: &[Arc<Pod>], now: Timestamp) {
         let families: Vec<_> = FAMILIES.iter().map(|(family, value)| (exposition.family(family), *value)).collect();
@@ -75,13 +81,20 @@ impl Gpus {
         for node in nodes {
             let name = node.name_any();
             let pods = on_node.remove(name.as_str()).unwrap_or_default();
-            let readings = match state.real.get(&name) {
-                Some(readings) => readings.clone(),
-                None => simulate(state.simulated.entry(name.clone()).or_default(), node, &pods, now),
-            };
-            for reading in &readings {
+            for reading in &state.readings(node, &pods, now) {
                 write(exposition, &families, &name, reading, &pods);
             }
+        }
+    }
+}
+
+impl State {
+    /// The last readings of a node's real GPUs, or those of simulated ones. `pods` are those that use GPUs.
+    fn readings(&mut self, node: &Node, pods: &[&Pod], now: Timestamp) -> Vec<GpuReading> {
+        let name = node.name_any();
+        match self.real.get(&name) {
+            Some(readings) => readings.clone(),
+            None => simulate(self.simulated.entry(name).or_default(), node, pods, now),
         }
     }
 }

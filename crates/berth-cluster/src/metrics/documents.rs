@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use berth_api::berth::gpus::{GPUS_ANNOTATION, GpuUse};
 use berth_apimachinery::times;
+use berth_pod_runtime::GpuReading;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -20,11 +22,28 @@ pub fn pod_metrics(pod: &Pod, usage: &PodUsage) -> Value {
     metrics
 }
 
-/// The NodeMetrics of a node.
-pub fn node_metrics(node: &Node, usage: &Measured<Usage>) -> Value {
+/// The NodeMetrics of a node. What its GPUs report is in an annotation ([`GPUS_ANNOTATION`]).
+pub fn node_metrics(node: &Node, usage: &Measured<Usage>, gpus: &[GpuReading]) -> Value {
     let mut metrics = document("NodeMetrics", &node.name_any(), node.labels(), usage.at, usage.window);
     metrics["usage"] = amounts(usage.figures);
+    let of_gpus: Vec<GpuUse> = gpus.iter().filter_map(gpu_use).collect();
+    if !of_gpus.is_empty() {
+        metrics["metadata"]["annotations"] = json!({GPUS_ANNOTATION: json!(of_gpus).to_string()});
+    }
     metrics
+}
+
+fn gpu_use(reading: &GpuReading) -> Option<GpuUse> {
+    let values = &reading.values;
+    let memory = values.memory_used.zip(values.memory_free);
+    Some(GpuUse {
+        gpu: reading.index,
+        utilization: values.utilization?,
+        memory_used: values.memory_used,
+        memory: memory.map(|(used, free)| used + free + values.memory_reserved.unwrap_or(0.0)),
+        power: values.power,
+        temperature: values.temperature,
+    })
 }
 
 fn document(

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
-use berth_api::berth::usage::Stay;
+use berth_api::berth::usage::{Stay, StayState};
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::exposition::{Exposition, Family};
 use berth_runtime::ObjectKey;
@@ -51,6 +51,17 @@ pub const WAITS_MAX: usize = 4_096;
 pub const OTHERS_MAX: usize = 8_192;
 /// Maximum number of records that wait to be written to the journal; further ones are dropped.
 const JOURNAL_WAITING_MAX: usize = 16_384;
+
+/// Which stays a reader asks for.
+#[derive(Clone, Debug)]
+pub struct WantedStays {
+    /// Those that ended then or later.
+    pub since: Timestamp,
+    /// Those that ended in one of these states; empty for all.
+    pub states: Vec<StayState>,
+    /// Those whose record contains this text; empty for all.
+    pub text: String,
+}
 
 /// The records; clones share them.
 #[derive(Clone, Debug, Default)]
@@ -308,18 +319,22 @@ impl Decisions {
         self.inner.entries.lock().as_ref()?.since(since.as_second())
     }
 
-    /// Passes the known stays that ended to `each`: those of the journal, oldest first, or else those
-    /// in memory. Reads the files of the journal, which takes a second per 256 MiB, and parses only the
-    /// lines that contain `text`.
+    /// Passes known stays that ended to `each`, oldest first: at least those that ended at `since` or later
+    /// in one of `states` (none stands for all), and whose record contains `text`. If memory does not have
+    /// all of them, the files of the journal are read, which takes a second per 256 MiB; only the lines that
+    /// contain `text` are parsed.
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub fn each_stay(&self, text: &str, each: &mut dyn FnMut(&Stay)) -> io::Result<()> {
-        let kept = self.inner.stays.lock().kept();
-        if let Some(folder) = self.journal_folder() {
+    pub fn each_stay(&self, wanted: &WantedStays, each: &mut dyn FnMut(&Stay)) -> io::Result<()> {
+        let (kept, has_all) = {
+            let stays = self.inner.stays.lock();
+            (stays.kept(), stays.has_all_since(wanted.since, &wanted.states))
+        };
+        if let Some(folder) = self.journal_folder().filter(|_| !has_all) {
             // The last stays may not be on disk yet.
             let in_memory: std::collections::HashSet<_> = kept.iter().map(|stay| end_of(stay)).collect();
-            journal::each_stay_with(&folder, text, &mut |stay| {
+            journal::each_stay_with(&folder, &wanted.text, &mut |stay| {
                 if !in_memory.contains(&end_of(&stay)) {
                     each(&stay);
                 }

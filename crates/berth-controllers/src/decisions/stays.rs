@@ -7,7 +7,8 @@ use std::sync::Arc;
 use berth_api::berth::usage::{Stay, StayState};
 use jiff::Timestamp;
 
-/// Maximum number of stays in memory. A stay is usually below 1 KiB.
+/// Maximum number of stays in memory that ended by an eviction, and of others. A stay is usually below
+/// 1 KiB.
 pub const STAYS_MAX: usize = 16_384;
 
 /// Identifies the end of a stay: UID, state and second.
@@ -21,10 +22,41 @@ pub(super) fn end_of(stay: &Stay) -> End {
     hasher.finish()
 }
 
-/// Ended stays in the order in which they were recorded.
+/// The newest stays of some states.
+#[derive(Debug, Default)]
+struct Newest {
+    /// With their numbers in the order in which stays were recorded.
+    kept: VecDeque<(u64, Arc<Stay>)>,
+    /// Last end of those that were dropped.
+    dropped: Option<Timestamp>,
+}
+
+impl Newest {
+    fn add(&mut self, number: u64, stay: Arc<Stay>) {
+        if self.kept.len() >= STAYS_MAX
+            && let Some((_, oldest)) = self.kept.pop_front()
+        {
+            self.dropped = self.dropped.max(oldest.ended.as_ref().map(|at| at.0));
+        }
+        self.kept.push_back((number, stay));
+    }
+
+    fn has_all_since(&self, since: Timestamp) -> bool {
+        self.dropped.is_none_or(|dropped| dropped < since)
+    }
+}
+
+fn is_eviction(state: StayState) -> bool {
+    matches!(state, StayState::Preempted | StayState::Evicted)
+}
+
+/// Ended stays in the order in which they were recorded. Evictions have a limit of their own, so that many
+/// jobs that succeed do not displace them.
 #[derive(Debug, Default)]
 pub(super) struct EndedStays {
-    kept: VecDeque<Arc<Stay>>,
+    last: u64,
+    evictions: Newest,
+    others: Newest,
     /// Recorded ends by UID, of workloads that exist, and of those in the journal when it was opened.
     recorded: HashMap<String, HashSet<End>>,
     /// Last eviction of each workload that has not finished, by UID.
@@ -42,16 +74,18 @@ impl EndedStays {
         if !self.recorded.entry(stay.uid.clone()).or_default().insert(end_of(&stay)) {
             return false;
         }
-        match (stay.state, &stay.ended) {
-            (StayState::Preempted | StayState::Evicted, Some(at)) => {
+        self.last += 1;
+        let newest = match &stay.ended {
+            Some(at) if is_eviction(stay.state) => {
                 self.evicted.insert(stay.uid.clone(), at.0);
+                &mut self.evictions
             }
-            _ => drop(self.evicted.remove(&stay.uid)),
-        }
-        if self.kept.len() >= STAYS_MAX {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(stay);
+            _ => {
+                self.evicted.remove(&stay.uid);
+                &mut self.others
+            }
+        };
+        newest.add(self.last, stay);
         true
     }
 
@@ -63,7 +97,16 @@ impl EndedStays {
 
     /// Stays in memory, oldest first.
     pub(super) fn kept(&self) -> Vec<Arc<Stay>> {
-        self.kept.iter().cloned().collect()
+        let mut all: Vec<_> = self.evictions.kept.iter().chain(&self.others.kept).collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all.into_iter().map(|(_, stay)| stay.clone()).collect()
+    }
+
+    /// True if memory has all stays that ended at `since` or later in one of these states; none stands for
+    /// all states.
+    pub(super) fn has_all_since(&self, since: Timestamp, states: &[StayState]) -> bool {
+        let needs = |evictions: bool| states.is_empty() || states.iter().any(|it| is_eviction(*it) == evictions);
+        (!needs(true) || self.evictions.has_all_since(since)) && (!needs(false) || self.others.has_all_since(since))
     }
 }
 
@@ -91,6 +134,22 @@ mod tests {
         for number in 0..STAYS_MAX {
             stays.add(stay(&format!("b{number}"), StayState::Succeeded, 3));
         }
-        assert_eq!(stays.kept().len(), STAYS_MAX);
+        assert_eq!(stays.kept().len(), STAYS_MAX + 1, "the eviction is not displaced");
+    }
+
+    #[test]
+    fn memory_knows_since_when_it_has_all_stays_of_a_state() {
+        let mut stays = EndedStays::default();
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        stays.add(stay("evicted", StayState::Evicted, 5));
+        for second in (0..).take(STAYS_MAX + 10) {
+            stays.add(stay(&format!("b{second}"), StayState::Succeeded, second));
+        }
+        // The stays of the seconds 0 to 9 were dropped.
+        assert!(stays.has_all_since(at(10), &[]) && !stays.has_all_since(at(9), &[]));
+        assert!(!stays.has_all_since(at(9), &[StayState::Succeeded, StayState::Preempted]));
+        assert!(stays.has_all_since(at(0), &[StayState::Preempted, StayState::Evicted]));
+        let order: Vec<_> = stays.kept().iter().map(|stay| stay.uid.clone()).take(2).collect();
+        assert_eq!(order, ["evicted", "b10"], "in the order in which they were recorded");
     }
 }

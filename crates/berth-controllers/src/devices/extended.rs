@@ -13,7 +13,7 @@ use super::{Charges, Devices};
 use crate::translate::amounts::{Quantities, exact};
 
 /// True if the name is that of an extended resource.
-pub(super) fn is_extended(resource: &str) -> bool {
+pub fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("requests.")
 }
 

@@ -28,6 +28,7 @@ mod supply;
 #[cfg(test)]
 mod tests;
 
+pub use extended::is_extended;
 pub use problem::Problem;
 
 use std::collections::{BTreeMap, BTreeSet};

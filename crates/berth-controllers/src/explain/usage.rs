@@ -9,6 +9,7 @@ use berth_api::berth::explanation::{GROUP, VERSION, Withheld};
 use berth_api::berth::usage::{Stay, StayState, Stays, WithheldUsage};
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::ObjectKey;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use super::readers::Listable;
 use super::{Explain, Reader, Unexplained};
 use crate::concurrent_admission::is_variant;
-use crate::decisions::{Parts, stay};
+use crate::decisions::{Parts, WantedStays, stay};
 use crate::usage::entry::Entry;
 use crate::usage::history::{self, Search};
 use crate::usage::quotas::Quotas;
@@ -135,7 +136,8 @@ impl Explain {
             Some(parts) => sums_of(parts, namespace.to_owned(), by, period).await?,
             None => {
                 let add = move |sums: &mut ByNamespace, stay: &Stay| sums.add(&Entry::of(stay));
-                self.over_ended(namespace, "", ByNamespace::new(by, period), add).await?.0
+                let wanted = WantedStays { since: period.since, states: Vec::new(), text: String::new() };
+                self.over_ended(namespace, wanted, ByNamespace::new(by, period), add).await?.0
             }
         };
         // Stays without admission use nothing: they are counted.
@@ -174,10 +176,11 @@ impl Explain {
             })?,
         };
         let states = states(query).map_err(Unreported::Invalid)?;
-        let wanted = states.clone();
+        let asked = states.clone();
+        let wanted = WantedStays { since: period.since, states: states.clone(), text: String::new() };
         let (mut found, add) = self
-            .over_ended(namespace, "", BTreeMap::<String, Newest>::new(), move |found, stay| {
-                if period.touches(stay) && is_asked(&wanted, stay.state) {
+            .over_ended(namespace, wanted, BTreeMap::<String, Newest>::new(), move |found, stay| {
+                if period.touches(stay) && is_asked(&asked, stay.state) {
                     found.entry(stay.workload.namespace.clone()).or_default().add(stay, limit);
                 }
             })
@@ -229,7 +232,11 @@ impl Explain {
         }
         // The line of a stay has the names of the Workload and of its job.
         let named = live.as_ref().map_or_else(|| name.to_owned(), |live| live.name_any());
-        let mut search = self.over_ended(namespace, &named, search, Search::add).await?.0;
+        // The stays of a workload that exists ended after its creation.
+        let since = live.as_ref().and_then(|live| live.metadata.creation_timestamp.as_ref()).map(|at| at.0);
+        let since = since.unwrap_or(Timestamp::MIN);
+        let wanted = WantedStays { since, states: Vec::new(), text: named };
+        let mut search = self.over_ended(namespace, wanted, search, Search::add).await?.0;
         if let Some(stay) = live.and_then(|live| self.stay_of(&live)) {
             search.add(&stay);
         }
@@ -312,11 +319,11 @@ impl Explain {
         Ok(read.await?)
     }
 
-    /// Passes the ended stays of a namespace whose records contain `text` to `each`.
+    /// Passes ended stays of a namespace to `each`, at least the wanted ones.
     async fn over_ended<T: Send + 'static, F: Fn(&mut T, &Stay) + Send + 'static>(
         &self,
         namespace: &str,
-        text: &str,
+        wanted: WantedStays,
         mut into: T,
         each: F,
     ) -> Result<(T, F), Unreported> {
@@ -326,9 +333,9 @@ impl Explain {
         };
         // One request after another reads the journal.
         let turn = self.scans.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let (decisions, text) = (self.decisions.clone(), text.to_owned());
+        let decisions = self.decisions.clone();
         let done = tokio::task::spawn_blocking(move || {
-            decisions.each_stay(&text, &mut |stay| {
+            decisions.each_stay(&wanted, &mut |stay| {
                 if is_asked(stay) {
                     each(&mut into, stay);
                 }

@@ -17,6 +17,7 @@ mod train_jobs;
 mod training_jobs;
 mod usage;
 mod visibility;
+mod written_forecasts;
 
 use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;

@@ -99,3 +99,31 @@ async fn users_see_usage_by_their_roles() {
     let error = embedded.admin_client().request::<Value>(request).await.unwrap_err();
     assert!(matches!(&error, kube::Error::Api(status) if status.code == 405), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn nodes_have_what_each_of_their_gpus_reports() {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().unwrap(), 1.0);
+    let pools =
+        json!([{"name": "l4", "machineType": "g2-standard-24", "zones": ["z"], "initialNodes": 1, "static": true}]);
+    let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": pools})), None);
+    let embedded = Embedded::start(options).await.unwrap();
+    let client = embedded.admin_client();
+    let mut train = pod("train", json!({"berth.dev/gpu-usage": "35%", "berth.dev/gpu-memory-usage": "50%"}));
+    train["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
+    train["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    create(&client, train).await;
+    for _ in 0..600 {
+        let nodes = get(&client, "/nodes").await.expect("a response");
+        let annotation = nodes["items"][0]["metadata"]["annotations"]["berth.dev/gpus"].as_str().unwrap_or("[]");
+        let gpus: Value = serde_json::from_str(annotation).expect("JSON");
+        if gpus[0]["utilization"] == 35.0 {
+            assert_eq!(gpus.as_array().unwrap().len(), 2, "{gpus}");
+            assert_eq!((&gpus[1]["gpu"], &gpus[1]["utilization"]), (&json!(1), &json!(0.0)), "{gpus}");
+            let [used, all] = ["memoryUsed", "memory"].map(|name| gpus[0][name].as_f64().expect("a number"));
+            assert!(used > 0.45 * all && used < 0.55 * all, "half of the memory is in use: {gpus}");
+            return;
+        }
+        clock.sleep(Duration::from_secs(1)).await;
+    }
+    panic!("the GPU was never busy");
+}

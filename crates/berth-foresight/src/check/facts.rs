@@ -6,6 +6,7 @@ use berth_controllers::translate::{self, amounts};
 use berth_engine::model::{ClusterQueue, Cohort, Quota, ResourceFlavor, ResourceGroup};
 use berth_engine::{Amount, Name};
 
+use crate::objects::machines::adds_tolerations;
 use crate::objects::{Machines, ObjectRef, Objects, Source, Template, Translator};
 
 /// The objects, and what follows from them.
@@ -14,6 +15,8 @@ pub(super) struct Facts<'a> {
     pub translator: Translator<'a>,
     /// Nodes and pools; empty if the set has none.
     pub machines: Vec<Machines>,
+    /// True if pods get tolerations for the extended resources that they request.
+    pub adds_tolerations: bool,
     pub flavors: BTreeMap<Name, ResourceFlavor>,
     pub queues: Vec<ClusterQueue>,
     pub cohorts: BTreeMap<Name, Cohort>,
@@ -36,6 +39,7 @@ impl<'a> Facts<'a> {
             objects,
             translator: Translator::new(objects),
             machines: objects.machines(template),
+            adds_tolerations: adds_tolerations(objects),
             flavors: flavors.map(|flavor| (flavor.name.clone(), flavor)).collect(),
             queues: objects.cluster_queues.values().map(|it| translate::cluster_queue(&it.object)).collect(),
             cohorts: cohorts.map(|cohort| (cohort.name.clone(), cohort)).collect(),

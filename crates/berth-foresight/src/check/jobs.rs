@@ -1,5 +1,6 @@
 //! Jobs that can never run: the engine decides on each of them alone, with every queue empty.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 
 use super::facts::{Facts, shown};
 use super::{Findings, Severity, text};
-use crate::objects::{Machines, ObjectRef, Source};
+use crate::objects::{Machines, ObjectRef, Source, machines};
 
 /// Maximum number of cycles in which a job alone must be admitted.
 const CYCLES_MAX: usize = 64;
@@ -203,8 +204,7 @@ fn fits_nodes(
         let flavors: Vec<_> = assigned.flavors.values().filter_map(|name| facts.flavors.get(name)).collect();
         let mut labels = set.template.node_selector.clone();
         labels.extend(flavors.iter().flat_map(|flavor| flavor.node_labels.clone()));
-        let mut tolerations = set.template.tolerations.clone();
-        tolerations.extend(flavors.iter().flat_map(|flavor| flavor.tolerations.clone()));
+        let tolerations = machines::tolerations(&set.template, &flavors, facts.adds_tolerations);
         let mut reasons = Vec::new();
         let fits = facts.machines.iter().any(|machines| match obstacle(machines, &labels, &tolerations, &pod) {
             None => true,
@@ -216,7 +216,9 @@ fn fits_nodes(
         if fits {
             continue;
         }
-        let names: Vec<&str> = flavors.iter().map(|flavor| &*flavor.name).collect();
+        // Most resources of a pod have the same flavor.
+        let names: BTreeSet<&str> = flavors.iter().map(|flavor| &*flavor.name).collect();
+        let names: Vec<&str> = names.into_iter().collect();
         let why = match reasons.as_slice() {
             [] => "no machine has the labels that the pods and the flavors select".to_owned(),
             some => some.iter().take(3).cloned().collect::<Vec<_>>().join("; "),

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_controllers::devices::is_extended;
 use berth_engine::Name;
-use berth_engine::model::{ResourceFlavor, Taint};
+use berth_engine::model::{ResourceFlavor, Taint, TaintEffect};
 
 use super::facts::{Facts, Place, shown};
 use super::{Findings, Severity, text};
@@ -64,13 +65,17 @@ fn taints(facts: &Facts<'_>, flavor: &ResourceFlavor, machines: &[&Machines], fi
             continue;
         }
         let same_key = flavor.node_taints.iter().find(|known| known.key == taint.key && known.effect == taint.effect);
-        let severity = if is_free || same_key.is_some() { Severity::Note } else { Severity::Warning };
+        // Pods that request the device of this name get a toleration.
+        let of_devices = facts.adds_tolerations && taint.effect == TaintEffect::NoSchedule && is_extended(&taint.key);
+        let is_note = is_free || same_key.is_some() || of_devices;
+        let severity = if is_note { Severity::Note } else { Severity::Warning };
         let shown = format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str());
         let declared =
             same_key.map_or(String::new(), |known| format!("; the flavor declares the value {:?}", known.value));
+        let requests = if of_devices { format!(", and without a request for {},", taint.key) } else { String::new() };
         let message = format!(
             "{} {} the taint {shown}, which the flavor neither declares nor tolerates{declared}: jobs without a \
-             toleration are admitted, and their pods wait",
+             toleration{requests} are admitted, and their pods wait",
             few(&titles),
             if titles.len() == 1 { "has" } else { "have" }
         );

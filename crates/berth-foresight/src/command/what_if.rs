@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use berth_apimachinery::printed::Table;
+use berth_engine::model::Time;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use super::forecasts::{from_now, timestamp};
 use super::source::SourceOptions;
 use super::{Output, progress};
 use crate::live::future::JobFuture;
-use crate::live::what_if::{Comparison, Figures, Row, compare};
+use crate::live::what_if::{Comparison, Cut, Figures, Row, compare};
 use crate::objects::Template;
 use crate::policy::unit_name;
 use crate::report::{number, percent, time};
@@ -39,8 +40,9 @@ pub struct Options {
     /// Give a node pool another maximum number of nodes. May be repeated.
     #[arg(long, value_name = "NODEPOOL=NODES")]
     pool: Vec<String>,
-    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main. May be repeated.
-    #[arg(long, value_name = "KIND/[NAMESPACE/]NAME")]
+    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main, or all objects with a label, such as
+    /// Node/example.com/rack=r3 for a lost rack. May be repeated.
+    #[arg(long, value_name = "KIND/[NAMESPACE/]NAME|KIND/LABEL=VALUE")]
     without: Vec<String>,
     /// A price per hour of a CPU, a GiB of memory or a piece of another resource, for the cost of both
     /// futures; may be repeated.
@@ -116,6 +118,10 @@ fn table(comparison: &Comparison, all: bool) -> String {
     }
     let columns = ["", "AS IT IS", "WITH THE CHANGES"].map(str::to_owned).to_vec();
     out.push_str(&Table { columns, rows }.render());
+    if let Some(text) = comparison.cut.map(|cut| end(comparison.at, cut)) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "\n{text}");
+    }
     let rows: Vec<Vec<String>> = shown(comparison, all).map(|row| cells_of(comparison, row)).collect();
     if rows.is_empty() {
         out.push_str("\nNothing changes for any job.\n");
@@ -136,6 +142,16 @@ fn table(comparison: &Comparison, all: bool) -> String {
     out
 }
 
+/// Where cut futures end, in a sentence.
+fn end(now: Time, cut: Cut) -> String {
+    format!(
+        "Both futures end {}, when {} waiting jobs have started in one of them. Later starts, ends and evictions are \
+         unknown, and the figures do not count them.",
+        from_now(now, Some(cut.at)),
+        cut.starts_max
+    )
+}
+
 /// Jobs that are evicted when a new job is admitted, and not without it.
 fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
     let is_victim = |row: &&Row| {
@@ -150,7 +166,12 @@ fn victims<'a>(comparison: &'a Comparison, fate: &JobFuture) -> Vec<&'a str> {
 fn verdict(comparison: &Comparison, row: &Row) -> String {
     let Some(fate) = &row.after else { return "It would not be queued.".to_owned() };
     let Some(admitted) = fate.admitted else {
-        return "It would wait, and its start is unknown.".to_owned();
+        return match comparison.cut {
+            Some(cut) => {
+                format!("It would not be among the next {} jobs to start; later starts are unknown.", cut.starts_max)
+            }
+            None => "It would wait, and its start is unknown.".to_owned(),
+        };
     };
     let start = from_now(comparison.at, Some(admitted));
     let flavors: Vec<&str> = fate.flavors.iter().map(|flavor| &**flavor).collect();
@@ -214,6 +235,9 @@ pub fn json(comparison: &Comparison, all: bool) -> Value {
         })
     };
     let rows: Vec<Value> = shown(comparison, all).map(row).collect();
-    json!({"at": timestamp(comparison.at), "before": figures(&comparison.before), "after": figures(&comparison.after),
+    let cut = comparison
+        .cut
+        .map(|cut| json!({"at": timestamp(cut.at), "startsMax": cut.starts_max, "text": end(comparison.at, cut)}));
+    json!({"at": timestamp(comparison.at), "cut": cut, "before": figures(&comparison.before), "after": figures(&comparison.after),
            "jobs": rows})
 }

@@ -13,12 +13,12 @@ use berth_api::berth::NodePoolSpec;
 use berth_controllers::devices::Charges;
 use berth_controllers::translate::{self, amounts, placement};
 use berth_engine::Name;
-use berth_engine::model::{Admission, Labels, ResourceFlavor, ResourceList, Taint, Time, Toleration, Workload};
+use berth_engine::model::{Admission, Labels, ResourceFlavor, ResourceList, Taint, Time, Workload};
 use berth_load::Capacity;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{LiveJob, State};
-use crate::objects::machines::{add_devices, is_of_pool, pool_devices, repels};
+use crate::objects::machines::{add_devices, is_of_pool, pool_devices, repels, tolerations};
 use crate::objects::{Objects, Template};
 
 /// Time from an unplaced pod to the order of a node.
@@ -157,8 +157,8 @@ impl Pools {
                 assigned.flavors.values().filter_map(|name| self.flavors.get(name)).collect();
             let mut labels = set.template.node_selector.clone();
             labels.extend(flavors.iter().flat_map(|flavor| flavor.node_labels.clone()));
-            let mut tolerations: Vec<Toleration> = set.template.tolerations.clone();
-            tolerations.extend(flavors.iter().flat_map(|flavor| flavor.tolerations.clone()));
+            // A cluster with pools adds tolerations for devices.
+            let tolerations = tolerations(&set.template, &flavors, true);
             let mut requests = set.template.requests.clone();
             if let Some(devices) = self.devices.get(job) {
                 devices.apply_to(number, &mut requests);

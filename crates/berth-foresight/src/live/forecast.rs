@@ -21,8 +21,8 @@ use crate::objects::{ObjectRef, Objects, Template};
 /// Most jobs that a forecast names as those it waits for.
 const NAMED_MAX: usize = 5;
 
-/// Number of waiting jobs after whose starts a forecast ends: later starts depend on too much that is
-/// not known, and an answer takes a few seconds at most.
+/// Number of waiting jobs after whose starts a forecast, or a comparison, ends: later starts depend on
+/// too much that is not known, and an answer takes a few seconds at most.
 pub const STARTS_MAX: usize = 20_000;
 
 /// How to forecast.
@@ -142,7 +142,7 @@ impl Prospect {
         }
     }
 
-    /// Ends forecasts after the starts of so many waiting jobs, instead of [`STARTS_MAX`].
+    /// Ends forecasts and comparisons after the starts of so many waiting jobs, instead of [`STARTS_MAX`].
     #[must_use]
     pub fn with_starts_max(self, starts_max: usize) -> Prospect {
         Prospect { starts_max, ..self }
@@ -157,9 +157,14 @@ impl Prospect {
         future::run(&load, &self.config, Some(&self.pools), until)
     }
 
-    /// The future with the median of each run time.
-    pub fn expected(&self) -> Future {
-        self.run(|_, time| time.median(), Until::TheEnd)
+    /// The future with the median of each run time, up to the limit of starts and to the instant `last`.
+    pub fn expected(&self, last: Option<Time>) -> Future {
+        self.run(|_, time| time.median(), Until::Limit { starts_max: self.starts_max, last })
+    }
+
+    /// The number of starts of waiting jobs after which a future ends.
+    pub fn starts_max(&self) -> usize {
+        self.starts_max
     }
 
     /// The configuration objects of the state.
@@ -265,7 +270,7 @@ fn of_job(
     let in_median = at(50).1;
     let of_job = &futures[in_median].jobs[number];
     let waits_for = median.map(|median| ends_at(state, &ends[in_median], median)).unwrap_or_default();
-    let is_cut = futures.iter().any(|future| future.is_cut);
+    let is_cut = futures.iter().any(|future| future.cut.is_some());
     JobForecast {
         key: job.key.clone(),
         owner: job.owner.clone(),

@@ -52,8 +52,8 @@ pub struct Future {
     pub jobs: Vec<JobFuture>,
     /// The periods in which they hold quota, and figures of the run.
     pub history: History,
-    /// True if the run ended at the limit of starts.
-    pub is_cut: bool,
+    /// When the run ended at its limit; nothing later is known.
+    pub cut: Option<Time>,
 }
 
 /// When a run may stop.
@@ -61,6 +61,13 @@ pub struct Future {
 pub enum Until {
     /// When nothing more happens.
     TheEnd,
+    /// When nothing more happens, or at a limit. Nothing later is part of the future.
+    Limit {
+        /// When so many waiting jobs were admitted.
+        starts_max: usize,
+        /// After this instant.
+        last: Option<Time>,
+    },
     /// When this job was admitted.
     Started {
         /// Number of the job.
@@ -146,9 +153,10 @@ fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, u
     let waits: Vec<bool> = load.jobs.iter().map(|job| job.workload.admission.is_none()).collect();
     let open = waits.iter().filter(|waits| **waits).count();
     let jobs = load.jobs.len();
-    let starts_max = match until {
-        Until::TheEnd => usize::MAX,
-        Until::Started { starts_max, .. } | Until::AllStarted { starts_max } => starts_max,
+    let (starts_max, last) = match until {
+        Until::TheEnd => (usize::MAX, None),
+        Until::Limit { starts_max, last } => (starts_max, last),
+        Until::Started { starts_max, .. } | Until::AllStarted { starts_max } => (starts_max, None),
     };
     let mut watch = Watch {
         jobs: vec![JobFuture::default(); jobs],
@@ -157,16 +165,22 @@ fn run_on(load: &Forward, config: &EngineConfig, capacity: &mut impl Capacity, u
         waited: open,
         open,
         starts_max,
+        last,
+        now: load.start,
+        is_past: false,
         until,
     };
     let history = drive::run_on(load, config.clone(), &mut watch, capacity);
-    let horizon = load.start.after(NEVER / 2);
-    let is_cut = watch.is_cut();
+    let cut = watch.cut();
+    let mut horizon = load.start.after(NEVER / 2);
+    if let (Until::Limit { .. }, Some(cut)) = (until, cut) {
+        horizon = horizon.min(cut.after(Duration::from_nanos(1)));
+    }
     let mut jobs = watch.jobs;
     for job in &mut jobs {
         job.forget_after(horizon);
     }
-    Future { jobs, history, is_cut }
+    Future { jobs, history, cut }
 }
 
 /// Records what happens to each job.
@@ -181,6 +195,12 @@ struct Watch {
     /// Number of jobs that were never admitted.
     open: usize,
     starts_max: usize,
+    /// The last instant that is recorded.
+    last: Option<Time>,
+    /// The instant of the last change.
+    now: Time,
+    /// True once something happened after the last instant.
+    is_past: bool,
     until: Until,
 }
 
@@ -194,8 +214,12 @@ struct Since {
 }
 
 impl Watch {
-    fn is_cut(&self) -> bool {
-        self.open > 0 && self.waited - self.open >= self.starts_max
+    /// The instant at which the run ended at a limit.
+    fn cut(&self) -> Option<Time> {
+        if self.is_past {
+            return self.last;
+        }
+        (self.open > 0 && self.waited - self.open >= self.starts_max).then_some(self.now)
     }
 
     fn admit(&mut self, number: usize, admission: &Admission, at: Time) {
@@ -217,6 +241,11 @@ impl Watch {
 
 impl Probe for Watch {
     fn changed(&mut self, number: usize, object: &Workload, now: Time) {
+        if self.last.is_some_and(|last| now > last) {
+            self.is_past = true;
+            return;
+        }
+        self.now = now;
         if object.finished {
             self.jobs[number].ended = Some(now);
             return;
@@ -245,9 +274,10 @@ impl Probe for Watch {
     fn is_enough(&self) -> bool {
         let is_there = match self.until {
             Until::TheEnd => return false,
+            Until::Limit { .. } => false,
             Until::Started { job, .. } => self.jobs.get(job).is_none_or(|job| job.admitted.is_some()),
             Until::AllStarted { .. } => self.open == 0,
         };
-        is_there || self.is_cut()
+        is_there || self.cut().is_some()
     }
 }

@@ -63,10 +63,19 @@ pub struct Figures {
     pub cost: Option<f64>,
     /// The part of the cost whose work evictions lose.
     pub lost_cost: Option<f64>,
-    /// Time until the last job with a known run time has ended.
+    /// Time until the last job with a known run time has ended, or the futures end.
     pub wall: Duration,
     /// Instants at which jobs preempt each other again and again.
     pub restless: u64,
+}
+
+/// Where two futures end before everything has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// The end of both futures: nothing later is known.
+    pub at: Time,
+    /// The number of starts of waiting jobs that ended them.
+    pub starts_max: usize,
 }
 
 /// Both futures.
@@ -74,6 +83,8 @@ pub struct Figures {
 pub struct Comparison {
     /// Now.
     pub at: Time,
+    /// The common end of both futures, if one of them reached the limit of starts.
+    pub cut: Option<Cut>,
     /// All jobs of both states, in order of creation.
     pub rows: Vec<Row>,
     /// Figures without the changes.
@@ -87,7 +98,7 @@ pub type Side<'a> = (&'a State, &'a Prospect);
 
 /// Compares the future of a state without changes to that of a state with changes.
 pub fn compare(before: Side<'_>, after: Side<'_>, prices: &Prices) -> Comparison {
-    let (old, new) = (before.1.expected(), after.1.expected());
+    let (old, new) = futures(before.1, after.1);
     let mut rows = Vec::new();
     let numbers = |state: &State| -> BTreeMap<WorkloadKey, usize> {
         state.jobs.iter().enumerate().map(|(number, job)| (job.key.clone(), number)).collect()
@@ -113,9 +124,21 @@ pub fn compare(before: Side<'_>, after: Side<'_>, prices: &Prices) -> Comparison
     let span = Span { contended: spans[0].contended.max(spans[1].contended), all: spans[0].all.max(spans[1].all) };
     Comparison {
         at: before.0.at,
+        cut: new.cut.or(old.cut).map(|at| Cut { at, starts_max: before.1.starts_max() }),
         rows,
         before: figures(before, &old, span, prices),
         after: figures(after, &new, span, prices),
+    }
+}
+
+/// The futures without and with the changes. If one of them reaches the limit of starts, both end at the
+/// earlier end: a job that starts in one of them only would look like a difference.
+fn futures(before: &Prospect, after: &Prospect) -> (Future, Future) {
+    let old = before.expected(None);
+    let new = after.expected(old.cut);
+    match new.cut {
+        Some(at) if old.cut != Some(at) => (before.expected(Some(at)), new),
+        _ => (old, new),
     }
 }
 
@@ -132,13 +155,13 @@ impl Span {
     fn of(state: &State, future: &Future) -> Span {
         let waiting = state.jobs.iter().zip(&future.jobs).filter(|(job, _)| !job.holds());
         let last = waiting.filter_map(|(_, future)| future.admitted).max();
-        Span { contended: last.unwrap_or(state.at).max(state.at), all: last_end(state, future) }
+        Span { contended: future.cut.or(last).unwrap_or(state.at).max(state.at), all: last_end(state, future) }
     }
 }
 
-/// The end of the last job whose end is known.
+/// The end of the last job whose end is known, or of the future if it is cut.
 fn last_end(state: &State, future: &Future) -> Time {
-    future.jobs.iter().filter_map(|job| job.ended).max().unwrap_or(state.at)
+    future.cut.or_else(|| future.jobs.iter().filter_map(|job| job.ended).max()).unwrap_or(state.at)
 }
 
 fn figures((state, prospect): Side<'_>, future: &Future, span: Span, prices: &Prices) -> Figures {

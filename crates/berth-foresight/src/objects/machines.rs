@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_controllers::devices::Devices;
+use berth_controllers::devices::{Devices, is_extended};
 use berth_controllers::translate::{self, amounts, placement};
 use berth_engine::Name;
-use berth_engine::model::{Labels, ResourceList, Taint, TaintEffect};
+use berth_engine::model::{Labels, PodTemplate, ResourceFlavor, ResourceList, Taint, TaintEffect, Toleration};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 
@@ -45,6 +45,27 @@ impl Machines {
 /// True for taints that keep pods away.
 pub fn repels(taint: &Taint) -> bool {
     taint.effect != TaintEffect::PreferNoSchedule
+}
+
+/// True if the API server adds tolerations for the extended resources that pods request (admission plugin
+/// ExtendedResourceToleration): embedded clusters do, and GKE does.
+pub fn adds_tolerations(objects: &Objects) -> bool {
+    let is_of_gke = |node: &Node| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(POOL_LABEL));
+    !objects.node_pools.is_empty() || objects.nodes.values().any(|node| is_of_gke(&node.object))
+}
+
+/// The tolerations of pods on nodes of these flavors. `adds` is the result of [`adds_tolerations`].
+pub fn tolerations(template: &PodTemplate, flavors: &[&ResourceFlavor], adds: bool) -> Vec<Toleration> {
+    let of_flavors = flavors.iter().flat_map(|flavor| &flavor.tolerations);
+    let mut all: Vec<Toleration> = template.tolerations.iter().chain(of_flavors).cloned().collect();
+    let extended = template.requests.iter().filter(|(name, amount)| adds && **amount > 0 && is_extended(name));
+    all.extend(extended.map(|(name, _)| Toleration {
+        key: name.clone(),
+        exists: true,
+        value: Name::from(""),
+        effect: Some(TaintEffect::NoSchedule),
+    }));
+    all
 }
 
 /// The pools, and the nodes that are not of a known pool.

@@ -27,7 +27,7 @@ pub struct Changes {
     pub priorities: Vec<String>,
     /// `NODEPOOL=NODES`: maximum number of nodes.
     pub pools: Vec<String>,
-    /// `KIND/[NAMESPACE/]NAME` of objects to leave out.
+    /// `KIND/[NAMESPACE/]NAME` of objects to leave out, or `KIND/LABEL=VALUE` of all with this label.
     pub without: Vec<String>,
 }
 
@@ -158,7 +158,17 @@ fn pool(objects: &mut [Value], text: &str) -> Result<(), String> {
 }
 
 fn without(objects: &mut Vec<Value>, text: &str) -> Result<(), String> {
-    const EXPECTED: &str = "expected KIND/NAME or KIND/NAMESPACE/NAME, such as Node/gpu-7";
+    const EXPECTED: &str = "expected KIND/NAME, KIND/NAMESPACE/NAME or KIND/LABEL=VALUE, such as Node/gpu-7 or \
+                            Node/cloud.google.com/gce-topology-block=rack-3";
+    if let Some((kind, (label, value))) = text.split_once('/').and_then(|(kind, of)| Some((kind, of.split_once('=')?)))
+    {
+        let before = objects.len();
+        objects.retain(|object| {
+            !(key(object).0.eq_ignore_ascii_case(kind) && object["metadata"]["labels"][label] == value)
+        });
+        let is_missing = objects.len() == before;
+        return if is_missing { Err(format!("there is no {kind} with the label {label}={value}")) } else { Ok(()) };
+    }
     let parts: Vec<&str> = text.split('/').collect();
     let (kind, namespace, name) = match parts.as_slice() {
         [kind, name] => (*kind, "", *name),

@@ -92,7 +92,7 @@ fn a_forecast_counts_the_devices_that_pods_claim() {
     assert_eq!(starts(with_jobs(8)), [("first".to_owned(), Some(0)), ("second".to_owned(), Some(60))]);
     // Ten GPUs of quota are enough for both; the machines are not.
     let known = Known::of(&objects(with_jobs(10)), now(), None, &template);
-    let future = known.prospect.expected();
+    let future = known.prospect.expected(None);
     let number = known.find("team/second").expect("the job");
     assert_eq!(future.jobs[number].admitted, Some(known.state.at));
     let running = future.jobs[number].running.expect("its pods run");

@@ -1,9 +1,13 @@
 //! Forecasts of a live state: places, and how far they go.
 
+use berth_engine::model::Time;
+use berth_foresight::command::what_if;
 use berth_foresight::live::State;
 use berth_foresight::live::forecast::{Plan, Prospect, Unknown, forecast};
 use berth_foresight::live::run_times::RunTimes;
+use berth_foresight::live::what_if::{Comparison, compare};
 use berth_foresight::objects::{Document, Objects};
+use berth_foresight::policy::Prices;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -11,12 +15,17 @@ use super::template;
 
 /// Ten jobs of one CPU for an hour wait in a queue of one CPU. The last one has the highest priority.
 fn objects() -> Objects {
+    with_quota(1)
+}
+
+/// The same jobs in a queue of another size.
+fn with_quota(cpus: u32) -> Objects {
     let kueue = "kueue.x-k8s.io/v1beta2";
     let mut all = vec![
         json!({"apiVersion": kueue, "kind": "ResourceFlavor", "metadata": {"name": "default"}}),
         json!({"apiVersion": kueue, "kind": "ClusterQueue", "metadata": {"name": "team"}, "spec": {
             "namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
-                {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 1}]}]}]}}),
+                {"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpus}]}]}]}}),
         json!({"apiVersion": kueue, "kind": "LocalQueue", "metadata": {"name": "main", "namespace": "team"},
                "spec": {"clusterQueue": "team"}}),
     ];
@@ -45,7 +54,7 @@ fn places_are_by_priority_and_creation() {
     let forecasts = forecast(&state, &prospect, Plan { draws: 1, only: None });
     let places: Vec<usize> = forecasts.iter().map(|it| it.place).collect();
     assert_eq!(places, [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]);
-    let hours = |at: berth_engine::model::Time| state.at.until(at).as_secs() / 3600;
+    let hours = |at: Time| state.at.until(at).as_secs() / 3600;
     for it in &forecasts {
         assert_eq!(it.median.map(hours), Some(it.place as u64 - 1), "{:?}", it.key);
     }
@@ -71,4 +80,43 @@ fn starts_beyond_the_limit_are_unknown_with_the_reason() {
     let (state, prospect) = known(&objects);
     let whole = forecast(&state, &prospect.with_starts_max(10), Plan { draws: 1, only: None });
     assert!(whole.iter().all(|it| it.median.is_some() && it.unknown.is_none()));
+}
+
+/// Compares queues of two sizes, with a limit of three starts.
+fn compared(before: u32, after: u32) -> Comparison {
+    let sides = [before, after].map(|cpus| known(&with_quota(cpus)));
+    let [before, after] = sides.map(|(state, prospect)| (state, prospect.with_starts_max(3)));
+    compare((&before.0, &before.1), (&after.0, &after.1), &Prices::default())
+}
+
+#[test]
+fn both_futures_of_a_comparison_end_when_one_of_them_reaches_the_limit() {
+    // Of two CPUs, the third and the fourth job start after an hour. Of one CPU, two jobs have started then.
+    for (before, after, starts) in [(1, 2, [2, 4]), (2, 1, [4, 2])] {
+        let comparison = compared(before, after);
+        let cut = comparison.cut.expect("an end");
+        assert_eq!((comparison.at.until(cut.at).as_secs(), cut.starts_max), (3600, 3));
+        assert_eq!([comparison.before.admitted, comparison.after.admitted], starts);
+        assert_eq!([comparison.before.unknown, comparison.after.unknown], starts.map(|it| 10 - it));
+        let shares = [&comparison.before, &comparison.after].map(|it| it.utilization["cpu"]);
+        assert_eq!(shares, [1.0, 1.0], "all quota is in use until the end");
+        let late = |at: Option<Time>| at.is_some_and(|at| at > cut.at);
+        for row in &comparison.rows {
+            for future in row.before.iter().chain(&row.after) {
+                assert!(!late(future.admitted) && !late(future.running) && !late(future.ended), "{row:?}");
+            }
+        }
+        let json = what_if::json(&comparison, false);
+        assert_eq!((&json["cut"]["startsMax"], &json["cut"]["at"]), (&json!(3), &json!("2026-01-01T13:00:00Z")));
+        let text = json["cut"]["text"].as_str().unwrap_or_default();
+        assert!(text.starts_with("Both futures end in 60 min, when 3 waiting jobs have started"), "{text}");
+    }
+}
+
+#[test]
+fn a_comparison_below_the_limit_has_no_end() {
+    let (state, prospect) = known(&objects());
+    let comparison = compare((&state, &prospect), (&state, &prospect), &Prices::default());
+    assert_eq!((comparison.cut, comparison.before.admitted), (None, 10));
+    assert_eq!(what_if::json(&comparison, false)["cut"], Value::Null);
 }

@@ -14,6 +14,7 @@ mod policies;
 mod real;
 mod replays;
 mod snapshots;
+mod tolerations;
 
 use berth_api::berth::NodePool;
 use berth_cluster::{Site, pools};

@@ -90,3 +90,17 @@ fn changes_name_what_is_missing_and_add_to_quotas() {
     let changed = Changes { without, ..Changes::default() }.apply(&snapshot()).expect("the flavor is there");
     assert_eq!(changed.objects.len(), snapshot().objects.len() - 1);
 }
+
+#[test]
+fn the_nodes_of_a_rack_are_left_out_by_their_label() {
+    let node = |name: &str, rack: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"example.com/rack": rack}}});
+    let mut all = objects();
+    all.extend([node("a", "r1"), node("b", "r2"), node("c", "r2")]);
+    let snapshot = Snapshot::of(all, Timestamp::UNIX_EPOCH);
+    let apply = |without: &str| Changes { without: vec![without.to_owned()], ..Changes::default() }.apply(&snapshot);
+    let changed = apply("Node/example.com/rack=r2").expect("the rack is there");
+    let nodes = changed.objects.iter().filter(|it| it["kind"] == "Node").map(|it| it["metadata"]["name"].clone());
+    assert_eq!(nodes.collect::<Vec<_>>(), ["a"]);
+    let error = apply("Node/example.com/rack=r3").expect_err("there is no such rack");
+    assert_eq!(error.problem, "there is no Node with the label example.com/rack=r3");
+}

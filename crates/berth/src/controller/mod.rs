@@ -21,6 +21,7 @@ use berth_controllers::metrics::Role;
 use berth_controllers::rights;
 use berth_controllers::{Decisions, controllers};
 use berth_embedded::api::{Controllers, extensions};
+use berth_embedded::written_forecasts;
 use berth_operators::appwrapper::{self, config::ConfigurationFile};
 use berth_runtime::{Manager, Selection};
 use clap::Args;
@@ -34,6 +35,7 @@ use crate::component::election;
 use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
+use crate::forecast_options::ForecastOptions;
 use crate::journal::JournalOptions;
 use crate::log::LogOptions;
 use crate::node_health::{NodeHealth, NodeHealthOptions};
@@ -88,6 +90,8 @@ pub struct Options {
     component: ComponentOptions,
     #[command(flatten)]
     journal: JournalOptions,
+    #[command(flatten)]
+    forecasts: ForecastOptions,
     #[command(flatten)]
     webhooks: WebhookOptions,
     #[command(flatten)]
@@ -256,8 +260,12 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let journal = options.journal.open(&decisions)?;
     let operator = app_wrappers.as_ref().map(|file| appwrapper::Options::new(file.appwrapper.clone()));
     let transitions = operator.as_ref().map(|options| options.transitions.clone());
+    let forecasts = options.forecasts.written();
     let install: component::Install = Box::new(move |manager| {
         installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
+        if let Some(options) = forecasts {
+            written_forecasts::install(manager, &installs, options);
+        }
         if let Some(options) = &operator {
             appwrapper::install(manager, options);
         }

@@ -122,6 +122,8 @@ pub struct Parts {
     pub node_health: bool,
     /// Name of the slack queue.
     pub slack_queue: Option<String>,
+    /// Number of waiting workloads per ClusterQueue whose forecasts are written on their Workloads.
+    pub forecasts: Option<String>,
     /// The web pages.
     pub pages: Option<Pages>,
 }
@@ -282,6 +284,7 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
     args.extend(parts.node_health.then(|| "--node-health".to_owned()));
     args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
+    args.extend(parts.forecasts.as_ref().map(|places| format!("--forecast-annotations={places}")));
     let of_pages = parts.pages.as_ref().map(Pages::of_pod).unwrap_or_default();
     args.extend(of_pages.arguments);
     let namespace = &values.namespace;

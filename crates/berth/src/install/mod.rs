@@ -91,8 +91,12 @@ pub struct Options {
     /// --node-health.
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
+    /// Let the controllers write the forecasts of the first PLACES waiting workloads of each ClusterQueue on
+    /// their Workloads, as annotation berth.dev/forecast.
+    #[arg(long, value_name = "PLACES")]
+    forecast_annotations: Option<usize>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "standby", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "dashboard"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "standby", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "forecast_annotations", "dashboard"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     pages: pages::PagesOptions,
@@ -145,6 +149,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         metrics_secure: options.metrics_secure,
         node_health: options.node_health,
         slack_queue: options.slack_queue.clone(),
+        forecasts: options.forecast_annotations.filter(|places| *places > 0).map(|places| places.to_string()),
         pages: options.pages.pages(),
     };
     check_ports(&values.settings, &parts)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::berth::gpus::GpuUse;
 use berth_runtime::Sight;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +58,10 @@ fn pod(name: &str, node: &str, gpus: &str) -> Value {
         "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": requests}}]}})
 }
 
+fn gpu(utilization: f64) -> GpuUse {
+    GpuUse { utilization, ..GpuUse::default() }
+}
+
 /// The cluster, ten minutes after its jobs were created.
 pub fn state() -> State {
     let event = |name: &str, minute: u32, type_: &str, message: &str| {
@@ -76,6 +81,7 @@ pub fn state() -> State {
             workload("train-3", "bob", false),
         ]),
         nodes: kind([node("gpu-1", "True"), node("gpu-2", "False")]),
+        gpu_use: [("gpu-1".to_owned(), [35.0, 0.0].map(gpu).to_vec())].into(),
         pods: kind([pod("train-1-0", "gpu-1", "1")]),
         events: kind([event("a", 1, "Normal", "older"), event("b", 9, "Warning", "newer: \u{1b}[31mred\nsecond line")]),
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, LocalQueue, Workload};
+use berth_dashboard::gpu_use::GpuUses;
 use berth_runtime::{Followed, Following};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Event, Node, NodeStatus, Pod, PodSpec, PodStatus, PodTemplateSpec};
@@ -31,6 +32,8 @@ pub struct Live {
     local_queues: Option<Followed<LocalQueue>>,
     workloads: Option<Followed<Workload>>,
     nodes: Option<Followed<Node>>,
+    /// What the GPUs of the nodes reported last.
+    pub gpu_use: GpuUses,
     pods: Option<Followed<Pod>>,
     events: Option<Followed<Event>>,
 }
@@ -48,6 +51,7 @@ impl Live {
             local_queues: None,
             workloads: None,
             nodes: None,
+            gpu_use: GpuUses::default(),
             pods: None,
             events: None,
         }
@@ -124,6 +128,7 @@ impl Live {
             local_queues: kind(self.local_queues.as_ref()),
             workloads: kind(self.workloads.as_ref()),
             nodes: kind(self.nodes.as_ref()),
+            gpu_use: self.gpu_use.clone(),
             pods: kind(self.pods.as_ref()),
             events: kind(self.events.as_ref()),
         }

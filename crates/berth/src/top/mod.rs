@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_dashboard::gpu_use::{self, GpuUses};
 use clap::Args;
 use crossterm::event::{Event, EventStream, KeyEventKind};
 use futures::StreamExt;
@@ -91,6 +92,8 @@ fn look() -> Look {
 enum Answer {
     /// Time on the cluster's clock.
     Time(jiff::Timestamp, Instant),
+    /// What the GPUs of the nodes report.
+    Gpus(GpuUses),
     /// A text about an object.
     Text(Question, String),
 }
@@ -135,6 +138,10 @@ impl Program {
                 },
                 Some(answer) = answers.recv() => match answer {
                     Answer::Time(read, at) => self.clock.read(read, at),
+                    Answer::Gpus(uses) => {
+                        self.live.gpu_use = uses;
+                        self.read();
+                    }
                     Answer::Text(question, text) => self.model.answer(&question, text),
                 },
                 () = changed.notified(), if !is_outdated => is_outdated = true,
@@ -145,6 +152,9 @@ impl Program {
                 _ = tick.tick() => self.read(),
                 _ = asking.tick() => {
                     self.ask_time(&sender);
+                    if self.model.view() == View::Gpus {
+                        self.ask_gpus(&sender);
+                    }
                     if let Some(question) = self.model.question().cloned() {
                         self.ask(question, &sender);
                     }
@@ -177,6 +187,14 @@ impl Program {
                 // The receiver is gone once the program has ended.
                 let _ = answers.send(Answer::Time(read, Instant::now())).await;
             }
+        });
+    }
+
+    /// Asks what the GPUs report, which cannot be watched.
+    fn ask_gpus(&self, answers: &mpsc::Sender<Answer>) {
+        let (client, answers) = (self.client.clone(), answers.clone());
+        tokio::spawn(async move {
+            let _ = answers.send(Answer::Gpus(gpu_use::read(&client).await)).await;
         });
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, LocalQueue, Workload};
+use berth_dashboard::gpu_use::GpuUses;
 use berth_runtime::Sight;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -64,6 +65,8 @@ pub struct State {
     pub workloads: Kind<Workload>,
     /// Nodes, without images.
     pub nodes: Kind<Node>,
+    /// What their GPUs report, as far as the cluster has it.
+    pub gpu_use: GpuUses,
     /// Pods, with their requests only.
     pub pods: Kind<Pod>,
     /// Events.

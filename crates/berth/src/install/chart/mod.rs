@@ -80,6 +80,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         metrics_secure: true,
         node_health: true,
         slack_queue: Some(mark(".Values.slackQueue")),
+        forecasts: Some(mark(".Values.forecastAnnotations")),
         pages: Some(pages_of(mark)),
         ..Parts::default()
     };
@@ -153,11 +154,12 @@ fn option_of(object: &Value) -> Option<&str> {
 }
 
 /// The conditions of items of lists in the Deployment, by a text that only such an item contains.
-const CONDITIONS: [(&str, &str); 4] = [
+const CONDITIONS: [(&str, &str); 5] = [
     ("- --appwrapper", ".Values.appwrapper"),
     ("- --metrics-secure", ".Values.metricsSecure"),
     ("- --node-health", ".Values.nodeHealth"),
     ("- --slack-queue", ".Values.slackQueue"),
+    ("- --forecast-annotations", ".Values.forecastAnnotations"),
 ];
 
 /// The manifest of the Deployment, with conditions for the items of options.
@@ -402,6 +404,7 @@ mod tests {
             (of_pods.as_str(), container.as_str()),
             (".Values.holdPolicy", "v1beta1"),
             (".Values.slackQueue", "slack"),
+            (".Values.forecastAnnotations", "10"),
             (".Values.dashboardPort", "8443"),
             (".Values.dashboardServiceType", "NodePort"),
             (".Values.dashboardHosts", "a.example,b.example"),
@@ -459,6 +462,7 @@ mod tests {
                     metrics_secure: options,
                     node_health: options,
                     slack_queue: options.then(|| "slack".to_owned()),
+                    forecasts: options.then(|| "10".to_owned()),
                     pages: options.then(|| Pages {
                         port: json!(8443),
                         service_type: "NodePort".to_owned(),

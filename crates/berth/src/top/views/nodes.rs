@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
 use berth_dashboard::node_health::{self, Grade};
-use berth_dashboard::{node_use, tree};
+use berth_dashboard::{gpu_use, node_use, tree};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
@@ -80,11 +80,14 @@ pub(super) fn gpus(state: &State) -> Sheet {
         let held = holders.get(&(name.as_str(), resource.as_str())).map(|held| held.join(", ")).unwrap_or_default();
         let health = node_health::of(node);
         let is_free = used.is_some_and(|used| used.is_zero());
+        let reported = state.gpu_use.get(&name).map(Vec::as_slice).unwrap_or_default();
+        let busy = gpu_use::text(reported).replace(" %", "%");
         let cells = vec![
             Cell::Text(name.clone()),
             Cell::Text(or_none(&model.unwrap_or_default())),
             Cell::Bar(bar(&used.unwrap_or(Quantity::ZERO), &allocatable)),
             Cell::Text(format!("{}/{allocatable}", used.map_or_else(|| "-".to_owned(), |used| used.to_string()))),
+            Cell::Text(or_none(&busy)),
             Cell::Text(or_none(&health.to_string())),
             Cell::Text(or_none(node_use::pool(node).unwrap_or_default())),
             Cell::Text(held),
@@ -104,6 +107,7 @@ pub(super) fn gpus(state: &State) -> Sheet {
         Column::Usual("MODEL"),
         Column::Usual("USE"),
         Column::Usual("USED/ALL"),
+        Column::Usual("BUSY"),
         Column::Usual("HEALTH"),
         Column::Usual("POOL"),
         Column::Usual("PODS"),
