@@ -74,6 +74,31 @@ fn class(name: &str, driver: &str) -> DeviceClass {
     }
 }
 
+/// Prefix of the extended resource that each device class backs without naming it.
+const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+
+/// The device class from which a scheduler allocates devices for requests of an extended resource:
+/// the one that names the resource in `spec.extendedResourceName`. Of several, the one created last is
+/// taken, and the first by name among those.
+///
+/// Source: KEP-5004.
+pub fn backing_class<'a>(
+    resource: &str,
+    classes: impl Iterator<Item = &'a Arc<DeviceClass>>,
+) -> Option<&'a Arc<DeviceClass>> {
+    let backing = classes.filter(|class| class.spec.extended_resource_name.as_deref() == Some(resource));
+    backing.min_by(|a, b| {
+        let (created_a, created_b) = (&a.metadata.creation_timestamp, &b.metadata.creation_timestamp);
+        created_b.cmp(created_a).then_with(|| a.metadata.name.cmp(&b.metadata.name))
+    })
+}
+
+/// The name of the device class of an implicit extended resource
+/// (`deviceclass.resource.kubernetes.io/NAME`), which backs it if it exists.
+pub fn implicit_class(resource: &str) -> Option<&str> {
+    resource.strip_prefix(CLASS_RESOURCE_PREFIX)
+}
+
 /// The slices of the newest generation of each complete pool. A pool is incomplete while its driver
 /// publishes it.
 pub fn complete_pools(slices: &[Arc<ResourceSlice>]) -> Vec<Arc<ResourceSlice>> {

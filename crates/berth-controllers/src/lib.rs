@@ -176,5 +176,8 @@ fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
         stores.stateful_sets = manager.cache();
         stores.add_owners(stores.stateful_sets.clone());
     }
+    if config.integrations.enabled(jobs::pods::replica::PARENT) {
+        stores.leader_worker_sets = manager.cache_if_served();
+    }
     stores
 }

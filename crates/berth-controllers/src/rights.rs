@@ -13,6 +13,7 @@ use kube::Resource;
 use serde_json::{Map, Value, json};
 
 use crate::jobs::described::for_each_foreign;
+use crate::jobs::pods::replica;
 use crate::{aggregated, explain};
 
 /// Namespace of an installation.
@@ -156,6 +157,7 @@ pub fn watched() -> Vec<(String, String)> {
         (KUEUE, "topologies"),
         (KUEUE, "workloadpriorityclasses"),
         (KUEUE, "workloads"),
+        ("leaderworkerset.x-k8s.io", "leaderworkersets"),
         ("node.k8s.io", "runtimeclasses"),
         ("resource.k8s.io", "deviceclasses"),
         ("resource.k8s.io", "resourceclaimtemplates"),
@@ -177,6 +179,9 @@ pub fn rules() -> Vec<Value> {
     for (group, resource, verb) in owner_rights() {
         allowed.entry((group, resource)).or_default().insert(verb);
     }
+    // The webhook for pods reads the LeaderWorkerSet of a new pod.
+    let sets = (replica::GROUP.to_owned(), "leaderworkersets".to_owned());
+    allowed.entry(sets).or_default().insert("get".to_owned());
     // Secure metrics, which only some installations serve.
     let reviews = ("authentication.k8s.io".to_owned(), "tokenreviews".to_owned());
     allowed.entry(reviews).or_default().insert("create".to_owned());

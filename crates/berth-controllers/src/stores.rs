@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::frameworks::{ClusterTrainingRuntime, RayCluster, TrainingRuntime};
+use berth_api::frameworks::{ClusterTrainingRuntime, LeaderWorkerSet, RayCluster, TrainingRuntime};
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::json::Json;
 use berth_api::kueue::v1beta2::{
@@ -61,6 +61,8 @@ pub struct Stores {
     pub job_sets: Cache<JobSet>,
     /// StatefulSets; empty if the integration is off.
     pub stateful_sets: Cache<StatefulSet>,
+    /// LeaderWorkerSets; empty if the integration is off or the cluster lacks the kind.
+    pub leader_worker_sets: Cache<LeaderWorkerSet>,
     /// Claims, device classes and published devices, and how they are counted.
     pub devices: Devices,
     /// Metadata of objects of other watched kinds, by group and kind.
@@ -103,6 +105,7 @@ impl Stores {
             ray_clusters: Cache::for_tests([]),
             job_sets: if job_sets { manager.cache_if_served() } else { Cache::for_tests([]) },
             stateful_sets: Cache::for_tests([]),
+            leader_worker_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }
@@ -129,6 +132,7 @@ impl Stores {
             ray_clusters: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
             stateful_sets: Cache::for_tests([]),
+            leader_worker_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }
     }
@@ -229,6 +233,7 @@ impl Stores {
             ("", "namespaces") => one(&self.namespaces, "", name),
             ("batch", "jobs") => one(&self.jobs, namespace, name),
             ("jobset.x-k8s.io", "jobsets") => one(&self.job_sets, namespace, name),
+            ("leaderworkerset.x-k8s.io", "leaderworkersets") => one(&self.leader_worker_sets, namespace, name),
             ("kueue.x-k8s.io", "admissionchecks") => one(&self.admission_checks, "", name),
             ("kueue.x-k8s.io", "clusterqueues") => one(&self.cluster_queues, "", name),
             ("kueue.x-k8s.io", "localqueues") => one(&self.local_queues, namespace, name),

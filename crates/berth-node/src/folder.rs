@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 
 use berth_pod_runtime::{ContainerId, PodUid, Result, RuntimeError};
 
+/// Name of the file in a container's folder to which the container writes its termination message.
+pub(crate) const TERMINATION: &str = "termination";
+
 /// The node's folder.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeFolder(pub PathBuf);

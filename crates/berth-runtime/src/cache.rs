@@ -88,6 +88,8 @@ struct State<K> {
     /// With packing: objects that may be unpacked, least recently used first, with their version at
     /// that time.
     touched: VecDeque<(Arc<ObjectKey>, Option<u64>)>,
+    /// Number of the first entries of `touched` that the last [`Cache::pack_unused`] left there.
+    unused: usize,
 }
 
 /// A cached object: the typed value, its packed form, or both if it was read after it was packed.
@@ -130,6 +132,9 @@ const FORGOTTEN_MAX: usize = 4096;
 /// most objects of a busy second, which are used several times each.
 const UNPACKED_MAX: usize = 4096;
 
+/// Number of objects that are packed while the cache is locked, which takes about a millisecond.
+const PACKED_AT_ONCE: usize = 32;
+
 impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn new() -> Self {
         let state = State {
@@ -141,6 +146,7 @@ impl<K: Resource + 'static> Cache<K> {
             forgotten_order: VecDeque::new(),
             packing: None,
             touched: VecDeque::new(),
+            unused: 0,
         };
         let (subscribers, projection) = (RwLock::default(), OnceLock::new());
         let (state, changes, complete) = (RwLock::new(state), ReentrantMutex::new(()), AtomicBool::new(false));
@@ -181,6 +187,23 @@ impl<K: Resource + 'static> Cache<K> {
             state.packing = Some(Packing::new());
             state.touched = state.entries().map(|(key, entry)| (key.clone(), entry.version)).collect();
             while state.touched.len() > UNPACKED_MAX {
+                state.pack_oldest();
+            }
+        }
+    }
+
+    /// Packs the objects that were neither changed nor unpacked since the last call, if
+    /// [`Cache::pack_idle`] was called. Called every some seconds, it leaves only the objects unpacked
+    /// that are in use.
+    pub(crate) fn pack_unused(&self) {
+        loop {
+            let mut state = self.inner.state.write();
+            if state.unused == 0 {
+                state.unused = state.touched.len();
+                return;
+            }
+            // Readers need not wait until all of them are packed.
+            for _ in 0..state.unused.min(PACKED_AT_ONCE) {
                 state.pack_oldest();
             }
         }
@@ -531,6 +554,7 @@ impl<K> State<K> {
 
     fn pack_oldest(&mut self) {
         let Some((key, version)) = self.touched.pop_front() else { return };
+        self.unused = self.unused.saturating_sub(1);
         // A changed object has a later entry in `touched`.
         let Some(entry) = self.objects.get_mut(&key).filter(|entry| entry.version == version) else { return };
         let (Some(packing), Some(typed)) = (&mut self.packing, &entry.typed) else { return };
@@ -838,6 +862,33 @@ mod tests {
         cache.remove(&config_map("00002", 9));
         assert_eq!(cache.get(&ObjectKey::namespaced("ns", "00002")), None);
         assert_eq!(cache.len(), UNPACKED_MAX + 99);
+    }
+
+    #[test]
+    fn objects_that_are_not_used_between_two_calls_are_packed() {
+        let names = |cache: &Cache<ConfigMap>| {
+            cache.read(|state| {
+                let typed = state.entries().filter(|(_, entry)| entry.typed.is_some());
+                typed.map(|(key, _)| key.name.clone()).collect::<Vec<_>>()
+            })
+        };
+        let cache = Cache::for_tests((0..100).map(|number| config_map(&format!("{number:05}"), 7)));
+        cache.pack_unused();
+        cache.pack_unused();
+        assert_eq!(names(&cache).len(), 100, "packing is off");
+        cache.pack_idle();
+        cache.pack_unused();
+        assert_eq!(names(&cache).len(), 100, "all are new");
+        cache.observe(config_map("00007", 8));
+        cache.pack_unused();
+        assert_eq!(names(&cache), ["00007"]);
+        // Of an object that is read again, the typed value is kept for one more period.
+        cache.get(&ObjectKey::namespaced("ns", "00003"));
+        cache.pack_unused();
+        assert_eq!(names(&cache), ["00003"]);
+        cache.pack_unused();
+        assert_eq!(names(&cache), [""; 0]);
+        assert_eq!(*cache.get(&ObjectKey::namespaced("ns", "00007")).unwrap(), config_map("00007", 8));
     }
 
     #[test]

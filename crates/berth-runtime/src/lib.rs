@@ -42,7 +42,7 @@ pub use events::{EventType, PlannedEvent, Recorder};
 pub use follow::{Followed, Following, Sight};
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};
-pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
+pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError, Packers};
 pub use queue::Queue;
 pub use selection::{InvalidItem, Selection};
 pub use view::{Rows, View};

@@ -63,6 +63,8 @@ pub struct Manager {
     caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
     /// For each cache: sends all its objects to its subscribers.
     replays: Vec<Box<dyn Fn() + Send>>,
+    /// For each cache: packs the objects that are not in use.
+    packers: Packers,
     kinds: Kinds,
     informers: Vec<Informer>,
     /// Held for reading by informers while they change a cache.
@@ -112,6 +114,7 @@ impl Manager {
             events: Some(Box::pin(events)),
             caches: BTreeMap::new(),
             replays: Vec::new(),
+            packers: Packers::default(),
             kinds: Kinds::default(),
             informers: Vec::new(),
             gate: Arc::default(),
@@ -232,6 +235,8 @@ impl Manager {
         self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
         let shown = cache.clone();
         self.replays.push(Box::new(move || shown.replay()));
+        let packed = cache.clone();
+        self.packers.0.push(Arc::new(move || packed.pack_unused()));
         cache
     }
 
@@ -309,6 +314,11 @@ impl Manager {
     /// filled.
     pub fn task(&mut self, name: &str, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.push((name.to_owned(), Box::pin(task)));
+    }
+
+    /// Returns what packs the unused objects of the caches so far, for processes that run in real time.
+    pub fn packers(&self) -> Packers {
+        self.packers.clone()
     }
 
     /// Returns group and plural name of every watched kind, sorted.
@@ -465,6 +475,24 @@ impl Informer {
     /// Returns `plural.group`, which is the name of a CustomResourceDefinition.
     fn name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}
+
+/// Packs objects that are not in use, in the caches that permit it. A busy process needs the objects of
+/// the last seconds unpacked; an idle one would keep thousands of them in memory for nothing.
+#[derive(Clone, Default)]
+pub struct Packers(Vec<Arc<dyn Fn() + Send + Sync>>);
+
+impl Packers {
+    /// Packs, once every `period`, what was not used for that long. Never returns.
+    pub async fn run(self, period: Duration) {
+        loop {
+            tokio::time::sleep(period).await;
+            for pack in &self.0 {
+                pack();
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }
 

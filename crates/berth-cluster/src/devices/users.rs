@@ -1,5 +1,5 @@
 //! Users of claims: a claim gives its devices back when its last pod has ended. A claim that was
-//! created for a pod is deleted then.
+//! created for a pod, from a template or for its extended resources, is deleted then.
 
 use std::sync::Arc;
 
@@ -24,9 +24,18 @@ pub(super) fn install(manager: &mut Manager) {
         .watch(&pods, |delta| {
             let ended = delta.new.as_ref().is_none_or(|pod| is_done(pod));
             let pod = delta.old.as_ref().or(delta.new.as_ref()).filter(|_| ended);
-            pod.and_then(|pod| device_claims_of(pod).ok()).unwrap_or_default()
+            pod.map(|pod| used_claims(pod)).unwrap_or_default()
         })
         .run(Users { client, pods, claims });
+}
+
+/// The claims that a pod uses, with the one that the scheduler made for its extended resources.
+fn used_claims(pod: &Pod) -> Vec<ObjectKey> {
+    let mut claims = device_claims_of(pod).unwrap_or_default();
+    let made = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    let namespace = pod.namespace().unwrap_or_default();
+    claims.extend(made.map(|made| ObjectKey::namespaced(namespace, &made.resource_claim_name)));
+    claims
 }
 
 /// True if the pod uses no claims any more: it has terminated, or will never start.

@@ -26,7 +26,7 @@ impl State {
         if pod.claims_devices()
             && let Some(node) = self.cluster.node(node)
         {
-            self.storage.devices.choose(&pod.pod, node.name(), node.labels());
+            self.storage.devices.choose(pod, node);
         }
     }
 
@@ -134,11 +134,12 @@ impl State {
 
     /// Reverts the choice of devices for a pod. The choice for a claim that the API shows as allocated
     /// is none any more.
-    fn give_back_devices(&mut self, key: &ObjectKey) {
+    pub(super) fn give_back_devices(&mut self, key: &ObjectKey) {
         let Some(pod) = self.cluster.pod(key).filter(|pod| pod.claims_devices()).cloned() else { return };
         for claim in device_claims_of(&pod.pod).unwrap_or_default() {
             self.storage.devices.give_back(&claim);
         }
+        self.storage.devices.give_back_extended(key);
     }
 
     /// Stops counting an assumed pod. Returns true if the pod was assumed.

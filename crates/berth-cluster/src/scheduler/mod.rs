@@ -226,6 +226,7 @@ impl Scheduler {
         match decision {
             Decision::Bind { pod, node } => self.bind(&pod, &node).await,
             Decision::Prepare { pod, node, choices } => self.prepare(&pod, &node, &choices).await,
+            Decision::Discard { pod, claim } => self.discard(&pod, &claim).await,
             Decision::Hold { pod, message } => {
                 self.recorder(&pod).event(pod.pod.as_ref(), EventType::Normal, "WaitingForPodGroup", &message);
                 true
@@ -258,12 +259,11 @@ impl Scheduler {
 
     async fn bind(&self, pod: &PodInfo, node: &str) -> bool {
         if pod.claims_devices() {
-            let allocated = self.allocate(pod).await.unwrap_or_else(|error| {
-                let error = berth_runtime::brief(&error);
-                tracing::warn!(pod = %pod.key, node, %error, "devices cannot be allocated");
-                false
-            });
-            if !allocated {
+            let allocated = self.allocate(pod, node).await;
+            if let Err(error) = &allocated {
+                self.report_unallocated(pod, node, error).await;
+            }
+            if !matches!(allocated, Ok(true)) {
                 lock(&self.state).binding_failed(&pod.key);
                 return false;
             }

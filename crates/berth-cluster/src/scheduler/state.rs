@@ -18,7 +18,9 @@ use kube::ResourceExt;
 
 use super::gangs::{Gang, GangKind, Gangs};
 use super::profile::Profile;
-use crate::scheduling::{Choice, Cluster, PodInfo, Resources, Storage, fits, is_free};
+use crate::scheduling::{
+    Choice, Cluster, ExtendedClaim, PodInfo, Resources, Storage, claim_pod, fits, is_extended_claim, is_free,
+};
 use crate::storage::facts::claim_key;
 
 /// The decision for one pod, or for the pods of a gang.
@@ -64,6 +66,14 @@ pub enum Decision {
         results: Option<Results>,
         /// The decisions for its pods.
         members: Vec<Decision>,
+    },
+    /// Delete a claim that an earlier attempt made for the pod's extended resources, before the pod is
+    /// tried again.
+    Discard {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// The claim.
+        claim: ObjectKey,
     },
     /// The pod names a scheduler that the cluster does not have.
     NoScheduler {
@@ -229,7 +239,7 @@ impl State {
                 && old.metadata.uid == info.pod.metadata.uid
                 && created_claims(old) == created_claims(&info.pod)
         });
-        let info = Arc::new(info);
+        let info = self.with_backed(Arc::new(info));
         if let Some(node) = info.nominated_node().map(str::to_owned) {
             self.cluster.nominate(info.clone(), &node);
         }
@@ -326,6 +336,7 @@ impl State {
         let mut released = Vec::new();
         for key in held.keys() {
             let node = self.cluster.place_of(key).map(str::to_owned);
+            self.give_back_devices(key);
             self.assumed.remove(key);
             if let (Some(pod), Some(node)) = (self.cluster.remove_pod(key), node) {
                 self.enqueue(pod.clone(), false);
@@ -437,13 +448,47 @@ impl State {
     /// Applies a change to a claim of devices.
     pub fn device_claim_changed(&mut self, key: &ObjectKey, new: Option<&Arc<ResourceClaim>>) -> Wake {
         self.storage.devices.set_claim(key, new.cloned());
+        if let Some(pod) = new.filter(|claim| is_extended_claim(claim)).and_then(|claim| claim_pod(claim)) {
+            let pod = self.waiting.get(&ObjectKey::namespaced(&key.namespace, &pod.name));
+            if let Some(pod) = pod.map(|waiting| waiting.pod.clone()) {
+                self.discard_claims(&pod);
+            }
+        }
         self.try_device_users()
+    }
+
+    /// Has the claims deleted that earlier attempts made for the extended resources of a pod without
+    /// a node: the devices may fit no longer, and the pod may get another node.
+    fn discard_claims(&mut self, pod: &Arc<PodInfo>) {
+        let claims = self.storage.devices.made_claims(pod.pod.metadata.uid.as_deref().unwrap_or_default());
+        let discards = claims.map(|claim| Decision::Discard { pod: pod.clone(), claim: claim.clone() });
+        self.ready.extend(discards);
+    }
+
+    /// Lets a pod be tried again whose claim could not be deleted.
+    pub fn discard_failed(&mut self, pod: &ObjectKey) {
+        if let Some(pod) = self.waiting.get(pod).map(|waiting| waiting.pod.clone()) {
+            self.discard_claims(&pod);
+        }
+    }
+
+    /// The pod, with whether a device class backs any extended resource that it requests.
+    fn with_backed(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
+        let is_backed = self.storage.devices.backs_any(&pod.requests);
+        if is_backed == pod.is_backed() { pod } else { Arc::new(pod.with_backed(is_backed)) }
     }
 
     /// Applies a change to a device class.
     pub fn device_class_changed(&mut self, name: &str, new: Option<&Arc<DeviceClass>>) -> Wake {
         self.storage.devices.set_class(name, new.cloned());
-        self.try_device_users()
+        let waiting = self.waiting.values().map(|waiting| &waiting.pod);
+        let is_backed = |pod: &PodInfo| self.storage.devices.backs_any(&pod.requests);
+        let changed: Vec<_> = waiting.filter(|pod| is_backed(pod) != pod.is_backed()).cloned().collect();
+        for pod in changed {
+            self.wait(pod);
+        }
+        self.try_device_users();
+        self.soon()
     }
 
     /// Applies a change to published devices.
@@ -470,6 +515,21 @@ impl State {
     /// The devices that were chosen for a claim and are not written yet.
     pub fn chosen_devices(&self, claim: &ObjectKey) -> Option<Arc<AllocationResult>> {
         self.storage.devices.chosen(claim)
+    }
+
+    /// The claim that is to be made for the extended resources of a pod.
+    pub fn claim_to_make(&self, pod: &ObjectKey) -> Option<Arc<ExtendedClaim>> {
+        self.storage.devices.claim_to_make(pod)
+    }
+
+    /// True if the pod gets devices on this node in place of extended resources that the node lacks.
+    pub fn needs_extended_claim(&self, pod: &PodInfo, node: &str) -> bool {
+        let Some(node) = self.cluster.node(node).filter(|_| pod.is_backed()) else { return false };
+        let mut lacking = Resources::default();
+        for (resource, amount) in pod.requests.extended().filter(|(name, _)| node.allocatable.get(name) == 0) {
+            lacking.set(resource, amount);
+        }
+        self.storage.devices.backs_any(&lacking)
     }
 
     fn try_users_of(&mut self, claim: &ObjectKey) -> Wake {
@@ -538,6 +598,8 @@ impl State {
     pub(super) fn enqueue(&mut self, pod: Arc<PodInfo>, is_active: bool) {
         self.stop_waiting(&pod.key);
         let Some(profile) = self.profile_of(&pod).cloned() else { return };
+        let pod = self.with_backed(pod);
+        self.discard_claims(&pod);
         self.seen += 1;
         let gang = Gang::of(&pod, &profile);
         let turn = self.turn(&pod, gang.as_ref());

@@ -80,6 +80,11 @@ struct Asked<'a> {
 }
 
 impl Requests {
+    /// The claim's specification.
+    pub fn spec(&self) -> &ResourceClaimSpec {
+        &self.spec
+    }
+
     /// Compiles the requests of a claim. `class`: the selectors of a device class.
     ///
     /// # Errors

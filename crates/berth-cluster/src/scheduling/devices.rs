@@ -7,19 +7,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::devices::complete_pools;
+use berth_api::devices::{backing_class, complete_pools, implicit_class};
 use berth_cel::device::Selector;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceClass,
-    DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
+    DeviceRequestAllocationResult, ResourceClaim, ResourceClaimSpec, ResourceSlice,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
 use super::allocator::{DeviceId, Requests, allocate, held};
+use super::extended::{ExtendedClaim, ExtendedNeeds, is_extended_claim};
 use super::matching::{Labels, matches_node_selector};
-use super::{PodInfo, Unfit};
+use super::{NodeState, PodInfo, Resources, Unfit};
 
 /// Maximum number of pods that can use a claim at once.
 const USERS_MAX: usize = 256;
@@ -40,6 +42,10 @@ struct Inventory {
     chosen: BTreeMap<ObjectKey, Arc<AllocationResult>>,
     /// Number of claims that hold each device.
     taken: BTreeMap<DeviceId, usize>,
+    /// Claims that the scheduler made for extended resources, by UID of their pod.
+    made: BTreeMap<String, BTreeSet<ObjectKey>>,
+    /// Claims for extended resources that are to be made, by pod, until the API shows their devices.
+    to_make: BTreeMap<ObjectKey, Arc<ExtendedClaim>>,
 }
 
 /// A device class with its compiled selectors.
@@ -53,8 +59,11 @@ impl DeviceStore {
     /// Sets or removes a claim.
     pub fn set_claim(&mut self, key: &ObjectKey, claim: Option<Arc<ResourceClaim>>) {
         let inventory = Arc::make_mut(&mut self.0);
-        if let Some(before) = inventory.claims.remove(key).and_then(|claim| allocation(&claim).cloned()) {
-            inventory.release(&before);
+        if let Some(before) = inventory.claims.remove(key) {
+            inventory.forget_made(key, &before);
+            if let Some(before) = allocation(&before) {
+                inventory.release(before);
+            }
         }
         let Some(claim) = claim else {
             self.give_back(key);
@@ -67,6 +76,7 @@ impl DeviceStore {
             }
             inventory.take(&allocated);
         }
+        inventory.note_made(key, &claim);
         inventory.claims.insert(key.clone(), claim);
     }
 
@@ -112,14 +122,40 @@ impl DeviceStore {
         self.0.chosen.get(claim).cloned()
     }
 
-    /// Chooses devices for the unallocated claims of a pod on its node, so that no other claim gets
-    /// them. Chooses nothing if the node does not have them.
-    pub fn choose(&mut self, pod: &Pod, node: &str, labels: &Labels) {
-        let Ok(choices) = self.needs(pod).on(node, labels) else { return };
-        for (claim, allocation) in choices {
-            let inventory = Arc::make_mut(&mut self.0);
+    /// The claim for the extended resources of a pod that is to be made, if there is one.
+    pub fn claim_to_make(&self, pod: &ObjectKey) -> Option<Arc<ExtendedClaim>> {
+        self.0.to_make.get(pod).cloned()
+    }
+
+    /// The claims that exist for the extended resources of a pod with this UID.
+    pub fn made_claims(&self, uid: &str) -> impl Iterator<Item = &ObjectKey> {
+        self.0.made.get(uid).into_iter().flatten()
+    }
+
+    /// True if a device class backs any of the requested extended resources.
+    pub fn backs_any(&self, requests: &Resources) -> bool {
+        !self.0.classes.is_empty() && requests.extended().any(|(resource, _)| self.0.backing(resource).is_some())
+    }
+
+    /// Chooses devices for the unallocated claims and the extended resources of a pod on its node, so
+    /// that no other claim gets them. Chooses nothing if the node does not have them.
+    pub fn choose(&mut self, pod: &PodInfo, node: &NodeState) {
+        let Ok(choices) = self.needs(&pod.pod).on(node) else { return };
+        let inventory = Arc::make_mut(&mut self.0);
+        for (claim, allocation) in choices.claims {
             inventory.take(&allocation);
             inventory.chosen.insert(claim, Arc::new(allocation));
+        }
+        if let Some(claim) = choices.extended {
+            inventory.take(&claim.allocation);
+            inventory.to_make.insert(pod.key.clone(), Arc::new(claim));
+        }
+    }
+
+    /// Reverts the choice for the extended resources of a pod.
+    pub fn give_back_extended(&mut self, pod: &ObjectKey) {
+        if self.0.to_make.contains_key(pod) {
+            Arc::make_mut(&mut self.0).forget_choice(pod);
         }
     }
 
@@ -143,6 +179,14 @@ impl DeviceStore {
     }
 
     fn collect(&self, pod: &Pod, needs: &mut DeviceNeeds) -> Result<(), String> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if let Some(left) = self.made_claims(uid).next() {
+            // Of an attempt that did not end with a binding; the scheduler deletes it.
+            return Err(format!("cannot schedule extended resource claim \"{}\"", left.name));
+        }
+        let class = |resource: &str| self.0.backing(resource).map(str::to_owned);
+        let spec = pod.spec.as_ref().filter(|_| !self.0.classes.is_empty());
+        needs.extended = spec.and_then(|spec| ExtendedNeeds::of(spec, class, |class| self.0.selectors(class)));
         for key in claims_of(pod)? {
             let name = &key.name;
             let claim = self.claim(&key).ok_or_else(|| format!("resourceclaim \"{name}\" not found"))?;
@@ -182,6 +226,39 @@ impl Inventory {
         found.selectors.clone()
     }
 
+    /// The device class that backs an extended resource. There are few classes, so they need no index.
+    fn backing(&self, resource: &str) -> Option<&str> {
+        if let Some(class) = implicit_class(resource) {
+            return self.classes.get_key_value(class).map(|(name, _)| name.as_str());
+        }
+        backing_class(resource, self.classes.values().map(|class| &class.object))?.metadata.name.as_deref()
+    }
+
+    /// Notes a claim that was made for extended resources. Its devices are those that were chosen.
+    fn note_made(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
+        let Some(pod) = pod_owner(claim).filter(|_| is_extended_claim(claim)) else { return };
+        self.made.entry(pod.uid.clone()).or_default().insert(key.clone());
+        if allocation(claim).is_some() {
+            self.forget_choice(&ObjectKey::namespaced(&key.namespace, &pod.name));
+        }
+    }
+
+    fn forget_made(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
+        let Some(uid) = owner(claim).filter(|_| is_extended_claim(claim)) else { return };
+        if let Some(claims) = self.made.get_mut(uid) {
+            claims.remove(key);
+            if claims.is_empty() {
+                self.made.remove(uid);
+            }
+        }
+    }
+
+    fn forget_choice(&mut self, pod: &ObjectKey) {
+        if let Some(claim) = self.to_make.remove(pod) {
+            self.release(&claim.allocation);
+        }
+    }
+
     fn take(&mut self, allocation: &AllocationResult) {
         for device in held(results(allocation)) {
             *self.taken.entry(device).or_default() += 1;
@@ -215,11 +292,11 @@ impl Inventory {
     /// The configuration that a class and a claim have for the devices of these results.
     fn configuration(
         &self,
-        claim: &ResourceClaim,
+        claim: &ResourceClaimSpec,
         results: &[DeviceRequestAllocationResult],
     ) -> Vec<DeviceAllocationConfiguration> {
         let mut all = Vec::new();
-        let spec = claim.spec.devices.as_ref();
+        let spec = claim.devices.as_ref();
         for request in spec.iter().flat_map(|devices| devices.requests.iter().flatten()) {
             let exactly = request.exactly.as_ref().map(|it| (request.name.clone(), &it.device_class_name));
             let alternatives = request.first_available.iter().flatten();
@@ -249,11 +326,11 @@ impl Inventory {
     /// The allocation of these devices. Devices of a node can be used on that node only.
     fn allocation_of(
         &self,
-        key: &ObjectKey,
+        claim: &ResourceClaimSpec,
         node: &str,
         results: Vec<DeviceRequestAllocationResult>,
     ) -> AllocationResult {
-        let config = self.claims.get(key).map(|claim| self.configuration(claim, &results)).unwrap_or_default();
+        let config = self.configuration(claim, &results);
         let on_node = self.by_node.get(node).into_iter().flatten().filter_map(|name| self.slices.get(name));
         let local: BTreeSet<(&str, &str)> =
             on_node.map(|slice| (slice.spec.driver.as_str(), slice.spec.pool.name.as_str())).collect();
@@ -292,9 +369,14 @@ fn results(allocation: &AllocationResult) -> &[DeviceRequestAllocationResult] {
 
 /// UID of the pod for which the claim was created.
 pub fn owner(claim: &ResourceClaim) -> Option<&str> {
+    pod_owner(claim).map(|owner| owner.uid.as_str())
+}
+
+/// The pod for which the claim was created.
+pub fn pod_owner(claim: &ResourceClaim) -> Option<&OwnerReference> {
     let owners = claim.owner_references().iter();
     let mut pods = owners.filter(|owner| owner.kind == "Pod" && owner.controller == Some(true));
-    pods.next().map(|owner| owner.uid.as_str())
+    pods.next()
 }
 
 /// The claims of a pod that exist or must exist. A template may say that a pod needs no claim.
@@ -324,7 +406,16 @@ pub fn claims_of(pod: &Pod) -> Result<Vec<ObjectKey>, String> {
     Ok(keys)
 }
 
-/// Requirements of the claims of one pod on its node.
+/// Devices for a pod on one node.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceChoices {
+    /// Those of each claim that has none.
+    pub claims: Vec<(ObjectKey, AllocationResult)>,
+    /// The claim to make for its extended resources.
+    pub extended: Option<ExtendedClaim>,
+}
+
+/// Requirements of the claims and of the extended resources of one pod on its node.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceNeeds {
     /// Why no node is suitable now.
@@ -333,40 +424,63 @@ pub struct DeviceNeeds {
     allocated: Vec<NodeSelector>,
     /// Claims without devices.
     open: Vec<(ObjectKey, Requests)>,
+    /// Extended resources that device classes back.
+    extended: Option<ExtendedNeeds>,
     inventory: Arc<Inventory>,
 }
 
 impl DeviceNeeds {
-    /// The allocations of the open claims on a node.
+    /// True if a node without this extended resource may give devices instead.
+    pub fn covers(&self, resource: &str) -> bool {
+        self.extended.as_ref().is_some_and(|extended| extended.covers(resource))
+    }
+
+    /// The devices of the open claims and of the extended resources on a node.
     ///
     /// # Errors
     /// The reason why the node does not fit.
-    pub fn on(&self, node: &str, labels: &Labels) -> Result<Vec<(ObjectKey, AllocationResult)>, Unfit> {
+    pub fn on(&self, node: &NodeState) -> Result<DeviceChoices, Unfit> {
         if let Some(why) = &self.blocked {
             return Err(Unfit::Claims(why.clone()));
         }
-        if !self.allocated.iter().all(|selector| matches_node_selector(selector, node, labels)) {
+        let (name, labels) = (node.name(), node.labels());
+        if !self.allocated.iter().all(|selector| matches_node_selector(selector, name, labels)) {
             return Err(Unfit::DevicesElsewhere);
         }
-        if self.open.is_empty() {
-            return Ok(Vec::new());
+        let extended = self.extended.as_ref().and_then(|extended| extended.on(&node.allocatable));
+        let mut requests: Vec<&Requests> = self.open.iter().map(|(_, requests)| requests).collect();
+        if let Some(asked) = &extended {
+            requests.push(asked.requests.as_ref().map_err(|why| Unfit::Claims(why.clone()))?);
         }
-        let requests: Vec<&Requests> = self.open.iter().map(|(_, requests)| requests).collect();
-        let slices = self.inventory.slices_for(node, labels);
+        if requests.is_empty() {
+            return Ok(DeviceChoices::default());
+        }
+        let slices = self.inventory.slices_for(name, labels);
         let is_taken = |id: &DeviceId| self.inventory.taken.contains_key(id);
         let chosen = allocate(&requests, &slices, &is_taken).map_err(Unfit::Claims)?.ok_or(Unfit::Devices)?;
-        let allocations = self
-            .open
-            .iter()
-            .zip(chosen)
-            .map(|((key, _), results)| (key.clone(), self.inventory.allocation_of(key, node, results)));
-        Ok(allocations.collect())
+        let mut chosen = chosen.into_iter();
+        let claims = self.open.iter().zip(chosen.by_ref()).map(|((key, requests), results)| {
+            (key.clone(), self.inventory.allocation_of(requests.spec(), name, results))
+        });
+        let claims = claims.collect();
+        let extended = extended.zip(chosen.next()).map(|(asked, results)| ExtendedClaim {
+            allocation: self.inventory.allocation_of(&asked.spec, name, results),
+            mappings: asked.mappings.clone(),
+            spec: asked.spec.clone(),
+        });
+        Ok(DeviceChoices { claims, extended })
     }
 }
 
 impl PodInfo {
-    /// True if it has claims of devices.
+    /// True if it gets devices by claims: it has claims, or requests an extended resource that a
+    /// device class backs.
     pub fn claims_devices(&self) -> bool {
+        self.names_claims() || self.is_backed()
+    }
+
+    /// True if it has claims of devices.
+    pub fn names_claims(&self) -> bool {
         let claims = self.pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref());
         claims.is_some_and(|claims| !claims.is_empty())
     }
@@ -412,9 +526,20 @@ mod tests {
     }
 
     /// Names of the claims that get devices on the node, or the reason why they do not.
-    fn check(store: &DeviceStore, claims: &[&str], node: &str) -> Result<Vec<String>, String> {
-        let allocations = store.needs(&pod(claims)).on(node, &Labels::new()).map_err(|unfit| unfit.to_string())?;
-        Ok(allocations.into_iter().map(|(key, _)| key.name).collect())
+    fn check(store: &DeviceStore, claims: &[&str], name: &str) -> Result<Vec<String>, String> {
+        let choices = store.needs(&pod(claims)).on(&node(name, 0)).map_err(|unfit| unfit.to_string())?;
+        Ok(choices.claims.into_iter().map(|(key, _)| key.name).collect())
+    }
+
+    /// A node with this many GPUs of a device plugin.
+    fn node(name: &str, gpus: i64) -> NodeState {
+        let object =
+            json!({"metadata": {"name": name}, "status": {"allocatable": {"example.com/gpu": gpus.to_string()}}});
+        NodeState::new(Arc::new(serde_json::from_value(object).expect("a node")))
+    }
+
+    fn info(claims: &[&str]) -> PodInfo {
+        PodInfo::new(Arc::new(pod(claims)))
     }
 
     #[test]
@@ -429,8 +554,8 @@ mod tests {
     #[test]
     fn chosen_devices_are_taken_until_the_claim_is_released() {
         let mut store = store();
-        let (a, labels) = (ObjectKey::namespaced("ns", "a"), Labels::new());
-        store.choose(&pod(&["a"]), "n1", &labels);
+        let a = ObjectKey::namespaced("ns", "a");
+        store.choose(&info(&["a"]), &node("n1", 0));
         assert_eq!(check(&store, &["b"], "n1"), Err("cannot allocate all claims".to_owned()));
         let allocation = store.chosen(&a).expect("an allocation");
         let written = serde_json::to_value(&*allocation).expect("JSON");
@@ -454,10 +579,10 @@ mod tests {
     #[test]
     fn a_choice_that_was_not_written_is_given_back() {
         let mut store = store();
-        store.choose(&pod(&["a"]), "n1", &Labels::new());
+        store.choose(&info(&["a"]), &node("n1", 0));
         store.give_back(&ObjectKey::namespaced("ns", "a"));
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]));
-        store.choose(&pod(&["a"]), "n1", &Labels::new());
+        store.choose(&info(&["a"]), &node("n1", 0));
         store.set_claim(&ObjectKey::namespaced("ns", "a"), None);
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]), "the claim was deleted");
     }

@@ -132,7 +132,7 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
     }
     let mut reasons = Vec::new();
     for (resource, wanted) in pod.requests.iter().filter(|(_, wanted)| *wanted > 0) {
-        if wanted <= node.free(resource) - reserved.get(resource) {
+        if wanted <= node.free(resource) - reserved.get(resource) || is_by_devices(pod, node, resource) {
             continue;
         }
         reasons.push(if resource == "pods" {
@@ -148,9 +148,14 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
     }
     pod.volumes().on(node.name(), node.labels()).map_err(|reason| vec![reason])?;
     match pod.devices() {
-        Some(devices) => devices.on(node.name(), node.labels()).map(drop).map_err(|reason| vec![reason]),
+        Some(devices) => devices.on(node).map(drop).map_err(|reason| vec![reason]),
         // Claims that were not looked up cannot be allocated.
-        None if pod.claims_devices() => Err(vec![Unfit::Devices]),
+        None if pod.names_claims() => Err(vec![Unfit::Devices]),
         None => Ok(()),
     }
+}
+
+/// True if the pod gets devices in place of this extended resource, which the node does not have.
+pub(super) fn is_by_devices(pod: &PodInfo, node: &NodeState, resource: &str) -> bool {
+    node.allocatable.get(resource) == 0 && pod.devices().is_some_and(|devices| devices.covers(resource))
 }

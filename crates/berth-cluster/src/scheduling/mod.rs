@@ -9,6 +9,7 @@ mod allocator;
 mod cluster;
 mod devices;
 mod domains;
+mod extended;
 mod filters;
 mod matching;
 mod message;
@@ -21,7 +22,11 @@ mod scoring;
 mod volumes;
 
 pub use cluster::{Cluster, NodeState};
-pub use devices::{DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, owner as claim_owner};
+pub use devices::{
+    DeviceChoices, DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, owner as claim_owner,
+    pod_owner as claim_pod,
+};
+pub use extended::{EXTENDED_CLAIM, ExtendedClaim, is_extended_claim};
 pub use filters::{Unfit, fits};
 pub use matching::{
     Labels, matches_label_selector, matches_node_affinity, matches_node_selector, tolerates, untolerated,

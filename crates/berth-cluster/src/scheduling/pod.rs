@@ -31,6 +31,7 @@ pub struct PodInfo {
     class: OnceLock<Arc<str>>,
     volumes: Arc<VolumeNeeds>,
     devices: Option<Arc<DeviceNeeds>>,
+    is_backed: bool,
 }
 
 impl PodInfo {
@@ -39,7 +40,19 @@ impl PodInfo {
         let key = ObjectKey::of(pod.as_ref());
         let requests = pod.spec.as_ref().map(Resources::of_pod).unwrap_or_default();
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-        Self { key, pod, requests, priority, class: OnceLock::new(), volumes: Arc::default(), devices: None }
+        let (class, volumes) = (OnceLock::new(), Arc::default());
+        Self { key, pod, requests, priority, class, volumes, devices: None, is_backed: false }
+    }
+
+    /// The same pod, with whether a device class backs any extended resource that it requests.
+    pub fn with_backed(&self, is_backed: bool) -> Self {
+        Self { is_backed, class: OnceLock::new(), ..self.clone() }
+    }
+
+    /// True if a device class backs any extended resource that it requests; false before
+    /// [`PodInfo::with_backed`].
+    pub fn is_backed(&self) -> bool {
+        self.is_backed
     }
 
     /// The same pod with the requirements of its claims, of volumes and of devices.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::domains::Domains;
+use super::filters::is_by_devices;
 use super::plan::reserved_for_others;
 use super::{Cluster, NodeState, PodInfo, Unfit, fits};
 
@@ -67,7 +68,8 @@ fn room_on(
     if pod.host_ports().next().is_some() {
         return Ok(most.min(1));
     }
-    let wanted = pod.requests.iter().filter(|(_, wanted)| *wanted > 0);
+    let is_counted = |resource: &str| !is_by_devices(pod, node, resource);
+    let wanted = pod.requests.iter().filter(|(resource, wanted)| *wanted > 0 && is_counted(resource));
     let most = wanted.fold(most, |most, (resource, wanted)| {
         let free = (node.free(resource) - reserved.get(resource)).max(0);
         most.min(usize::try_from(free / wanted).unwrap_or(usize::MAX))

@@ -2,12 +2,10 @@
 //! like `example.com/gpu`, and the scheduler allocates devices of the class.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use berth_apimachinery::field::Error;
 use berth_apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use k8s_openapi::api::resource::v1::DeviceClass;
 use serde_json::json;
 
 use super::problem::invalid;
@@ -32,15 +30,6 @@ fn requests<'a>(containers: impl Iterator<Item = &'a Container>, field: &str) ->
         Requests { field: format!("{field}[{index}]"), amounts }
     };
     containers.enumerate().map(of).filter(|it| !it.amounts.is_empty()).collect()
-}
-
-/// The class from which the scheduler allocates: the one created last, and the first by name among
-/// those.
-fn selected(classes: &[Arc<DeviceClass>]) -> Option<&Arc<DeviceClass>> {
-    classes.iter().min_by(|a, b| {
-        let (created_a, created_b) = (&a.metadata.creation_timestamp, &b.metadata.creation_timestamp);
-        created_b.cmp(created_a).then_with(|| a.metadata.name.cmp(&b.metadata.name))
-    })
 }
 
 impl Devices {
@@ -88,8 +77,7 @@ impl Devices {
     /// The resource that an extended resource is counted as: that of the mapping of its device class,
     /// or itself. `None` if no device class backs it. `field` is the path of the container.
     fn quota_key(&self, resource: &str, field: &str) -> Result<Option<String>, Error> {
-        let classes = self.classes_of_resource(resource);
-        let Some(class) = selected(&classes) else { return Ok(None) };
+        let Some(class) = self.class_of_resource(resource) else { return Ok(None) };
         let class = class.metadata.name.as_deref().unwrap_or_default();
         let Some(counted) = self.settings.mappings.get(class) else { return Ok(Some(resource.to_owned())) };
         let (figure, hint) = if self.settings.partitions && !counted.counters.is_empty() {

@@ -33,6 +33,7 @@ pub use problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::devices::backing_class;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::field::Error;
 use berth_apimachinery::quantity::Format;
@@ -346,10 +347,9 @@ impl Devices {
         self.settings.extended && !self.classes.is_empty()
     }
 
-    /// Device classes that back an extended resource. There are few classes, so they need no index.
-    fn classes_of_resource(&self, resource: &str) -> Vec<Arc<DeviceClass>> {
-        let backs = |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
-        self.classes.iter().filter(|class| backs(class)).collect()
+    /// The device class that backs an extended resource. There are few classes, so they need no index.
+    fn class_of_resource(&self, resource: &str) -> Option<Arc<DeviceClass>> {
+        backing_class(resource, self.classes.list().iter()).cloned()
     }
 
     /// All published slices, in name order.

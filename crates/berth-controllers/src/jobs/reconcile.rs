@@ -222,6 +222,11 @@ impl<J: Job> Reconcile<'_, J> {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
+    /// True if the condition PodsReady is maintained.
+    fn tracks_readiness(&self) -> bool {
+        self.context.config.pods_ready().is_some()
+    }
+
     // -- which workload ---------------------------------------------------------------------------
 
     fn ensure_one_workload(&mut self) -> Result<Next<Option<Workload>>, PlanError> {
@@ -611,7 +616,9 @@ impl<J: Job> Reconcile<'_, J> {
             self.write_status(&workload);
             return Ok(());
         }
-        if self.context.config.pods_ready().is_some() && readiness::sync(&mut workload, || self.job.pods_ready(), now) {
+        // The end of an eviction is written together with the readiness of its pods.
+        let is_leaving = status::is_evicted(&workload) && status::has_quota_reservation(&workload);
+        if self.tracks_readiness() && !is_leaving && readiness::sync(&mut workload, || self.job.pods_ready(), now) {
             self.write_status(&workload);
             return Ok(());
         }
@@ -723,6 +730,9 @@ impl<J: Job> Reconcile<'_, J> {
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
         {
+            if self.tracks_readiness() {
+                readiness::sync(&mut workload, || false, self.context.now);
+            }
             self.write_status(&workload);
         }
         let retention = self.context.config.object_retention_policies.as_ref();

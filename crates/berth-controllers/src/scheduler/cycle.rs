@@ -5,19 +5,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::kueue::v1beta2::Workload;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{CycleOutcome, Effects, Event, HEADS_PER_PART, Verdict};
-use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
 use tokio::time::Instant;
 
 use super::carry_out::{Change, changes};
 use super::feed::{self, Environment, Extra, object_key};
-use super::writer::Writes;
+use super::writer::{Writes, is_reported};
 use super::{RegisteredScheduler, SchedulerState, StatusQueues, cycle_key};
 use crate::configuration::Config;
 use crate::decisions::Decisions;
-use crate::gates::Gate;
+use crate::gates::{Gate, Gates};
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
@@ -58,7 +57,8 @@ pub(crate) fn install(
     builder.queue().add(cycle_key());
     feed::watch(builder, &state, stores, &extra, &environment, metrics, decisions).run(Scheduler {
         scheduler: state.clone(),
-        workloads: stores.workloads.clone(),
+        stores: stores.clone(),
+        gates: gates.clone(),
         environment,
         writes: writes.clone(),
         metrics: metrics.clone(),
@@ -68,7 +68,8 @@ pub(crate) fn install(
 
 struct Scheduler {
     scheduler: SchedulerState,
-    workloads: Cache<Workload>,
+    stores: Stores,
+    gates: Gates,
     environment: Environment,
     writes: Writes,
     metrics: Metrics,
@@ -94,7 +95,7 @@ impl Scheduler {
             if !self.writes.accept_decisions() {
                 return Ok(Action::Wait);
             }
-            let now = self.scheduler.now();
+            let (now, clock) = (self.scheduler.now(), self.scheduler.clock_now());
             let begun = Instant::now();
             let outcome = self.scheduler.engine().cycle_part(HEADS_PER_PART, now);
             let more = outcome.more;
@@ -105,7 +106,13 @@ impl Scheduler {
             let changes = changes(outcome);
             let priorities = self.priorities(&changes);
             for ((workload, change), priority) in changes.into_iter().zip(priorities) {
-                if !self.writes.add(object_key(&workload), priority, change) {
+                let (key, shown) = (object_key(&workload), self.scheduler.shown_reason(&workload));
+                if is_reported(&self.stores, &self.gates, shown, &key, &change, clock)
+                    && self.writes.withdraw_report(&key)
+                {
+                    continue;
+                }
+                if !self.writes.add(key, priority, change, shown) {
                     withdrawn.push(workload);
                 }
             }
@@ -133,7 +140,7 @@ impl Scheduler {
         let now = self.scheduler.now();
         let (ended, next) = self.scheduler.refusals().ended(now);
         for key in ended {
-            self.scheduler.feed_again(&self.environment, &self.workloads, &object_key(&key));
+            self.scheduler.feed_again(&self.environment, &self.stores.workloads, &object_key(&key));
         }
         if let Some(next) = next {
             self.scheduler.wake_after(now.until(next));

@@ -3,7 +3,7 @@
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
 use berth_engine::model::WorkloadKey;
-use berth_engine::{Event, Name};
+use berth_engine::{Event, Name, PendingReason};
 use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -12,6 +12,7 @@ use kube::Resource;
 
 use super::SchedulerState;
 use super::refusals::What;
+use crate::conditions;
 use crate::configuration::Resources;
 use crate::decisions::Decisions;
 use crate::devices::Devices;
@@ -20,6 +21,7 @@ use crate::queues::{cohort, priority_class};
 use crate::stores::Stores;
 use crate::translate::placement::labels;
 use crate::translate::{self, queues};
+use crate::workload::status;
 
 /// The objects besides a workload that its translation depends on.
 #[derive(Clone)]
@@ -279,6 +281,8 @@ impl SchedulerState {
     pub(super) fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
+        let waits = status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False");
+        self.note_reason(&translated.key, waits.and_then(|waits| PendingReason::from_condition(&waits.reason)));
         if !self.refusals().allow(&translated.key, || What::of(workload)) {
             // The workload is treated like one in back-off.
             translated.requeued = Some(false);

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use berth_engine::model::{Time, Workload, WorkloadKey};
-use berth_engine::{Effects, Engine, EngineConfig, Event};
+use berth_engine::{Effects, Engine, EngineConfig, Event, PendingReason};
 use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -48,6 +48,8 @@ struct Inner {
     /// Set when the scheduler is registered.
     listeners: OnceLock<Listeners>,
     exact: Mutex<HashMap<WorkloadKey, Exact>>,
+    /// Why each waiting workload waits, as its object states it: most decisions repeat it.
+    shown: Mutex<HashMap<WorkloadKey, PendingReason>>,
     refusals: Mutex<Refusals>,
     clock: Clock,
 }
@@ -95,8 +97,9 @@ impl SchedulerState {
     /// The state of an engine that does not contain objects yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
-        let (listeners, exact, refusals) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        SchedulerState { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
+        let (listeners, refusals) = (OnceLock::new(), Mutex::default());
+        let (exact, shown) = (Mutex::default(), Mutex::default());
+        SchedulerState { inner: Arc::new(Inner { engine, listeners, exact, shown, refusals, clock }) }
     }
 
     /// The engine. Do not await or write to a cache while the lock is held.
@@ -144,8 +147,23 @@ impl SchedulerState {
         }
     }
 
+    /// Notes the reason for which a workload waits according to its object.
+    pub(crate) fn note_reason(&self, key: &WorkloadKey, reason: Option<PendingReason>) {
+        let mut shown = self.inner.shown.lock();
+        match reason {
+            Some(reason) => drop(shown.insert(key.clone(), reason)),
+            None => drop(shown.remove(key)),
+        }
+    }
+
+    /// The reason for which a workload waits according to its object.
+    pub(crate) fn shown_reason(&self, key: &WorkloadKey) -> Option<PendingReason> {
+        self.inner.shown.lock().get(key).copied()
+    }
+
     pub(crate) fn forget(&self, key: &WorkloadKey) {
         self.exact().remove(key);
+        self.inner.shown.lock().remove(key);
         self.refusals().forget(key);
     }
 

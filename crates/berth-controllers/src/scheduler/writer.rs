@@ -8,17 +8,21 @@
 //! The order of writes matters if the API is slower than the decisions (a limited client, a busy
 //! disk). Writes that free quota go first, then admissions by priority. Writes that only report why
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
+//! While decisions are written, each namespace has only a few reports: in a busy cluster, most
+//! workloads are admitted before their turn, and one write per admission is then all that they cost. The
+//! remaining reports are written as soon as no more decisions are, and after ten seconds at the latest.
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
-use berth_engine::Event;
+use berth_engine::{Event, PendingReason};
 use berth_runtime::{Clock, Manager, ObjectKey, Recorder};
+use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -33,7 +37,7 @@ use crate::conditions::{self, truncate};
 use crate::configuration::Config;
 use crate::decisions::{self, Decisions};
 use crate::execute::{Part, patch};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::readiness;
 use crate::metrics::Metrics;
 use crate::plan::PlannedEvent;
@@ -52,9 +56,20 @@ const AHEAD: usize = 2;
 /// With a limited client, writes in flight are at most its rate divided by this: a more urgent
 /// write cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
-/// With a limited client, reports are written only if no decision was written for this long,
-/// because each report would delay a decision.
-const REPORT_PAUSE: Duration = Duration::from_secs(1);
+/// All reports are written once no decision was written for this long.
+const REPORT_PAUSE: Duration = Duration::from_secs(3);
+/// The same with a limited client, which writes no report before, because each would delay a decision.
+const REPORT_PAUSE_LIMITED: Duration = Duration::from_secs(1);
+/// Number of reports about workloads of one namespace that are written at once while decisions are
+/// written. A user who submits a few jobs to a busy cluster sees at once why they wait.
+const REPORT_BURST: u32 = 4;
+/// Time between two reports about workloads of one namespace after that.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest delay of a report while decisions are written: no workload waits longer than this without a
+/// reason.
+const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
+/// Number of namespaces from which on those are forgotten that may use [`REPORT_BURST`] again.
+const NAMESPACES_MAX: usize = 1024;
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest delay before a retry.
@@ -79,18 +94,21 @@ enum Urgency {
     Frees,
     /// Reserves quota.
     Reserves,
+    /// Replaces a reason to wait that no longer applies.
+    Corrects,
     /// Reports why a workload waits.
     Reports,
 }
 
 impl Urgency {
     fn is_decision(self) -> bool {
-        self != Urgency::Reports
+        matches!(self, Urgency::Frees | Urgency::Reserves)
     }
 }
 
-/// Sort key of a pending write: urgency, descending priority, order of decisions.
-type Rank = (Urgency, std::cmp::Reverse<i64>, u64);
+/// Sort key of a pending write: urgency, when it may be written while decisions are written (reports
+/// only), descending priority, order of decisions.
+type Rank = (Urgency, Option<Instant>, std::cmp::Reverse<i64>, u64);
 
 #[derive(Default)]
 struct Pending {
@@ -112,22 +130,61 @@ struct Pending {
     limited: bool,
     /// When the last write of a decision started.
     decided: Option<Instant>,
+    /// When all turns to report that namespaces took are over, by namespace.
+    reports_due: HashMap<String, Instant>,
 }
 
 impl Pending {
     fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i64, change: Change) {
-        self.remove(&key);
+        let known = self.take(&key).map(|(rank, _)| rank);
         self.sequence += 1;
-        let rank = (urgency, std::cmp::Reverse(priority), self.sequence);
+        let due = match (urgency, known) {
+            // A report that replaces another one keeps its turn.
+            (Urgency::Reports, Some((Urgency::Reports, due, ..))) => due,
+            (Urgency::Reports, _) => Some(self.take_turn(&key.namespace)),
+            (_, known) => {
+                if let Some(known) = known {
+                    self.return_turn(&key.namespace, &known);
+                }
+                None
+            }
+        };
+        let rank = (urgency, due, std::cmp::Reverse(priority), self.sequence);
         self.decisions += usize::from(rank.0.is_decision());
         self.order.insert(rank, key.clone());
         self.changes.insert(key, (rank, change));
     }
 
-    fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
+    /// Takes the next turn of a namespace to report: when it may be used while decisions are written.
+    fn take_turn(&mut self, namespace: &str) -> Instant {
+        let now = Instant::now();
+        if self.reports_due.len() >= NAMESPACES_MAX {
+            self.reports_due.retain(|_, next| *next > now);
+        }
+        let next = self.reports_due.entry(namespace.to_owned()).or_insert(now);
+        *next = (*next).max(now) + REPORT_INTERVAL;
+        let due = next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now);
+        due.clamp(now, now + REPORT_DELAY_MAX)
+    }
+
+    /// Returns the turn of a report that is not written, or was written before its turn.
+    fn return_turn(&mut self, namespace: &str, rank: &Rank) {
+        let is_unused = rank.1.is_some_and(|due| due > Instant::now());
+        if let Some(next) = self.reports_due.get_mut(namespace).filter(|_| is_unused) {
+            *next = next.checked_sub(REPORT_INTERVAL).unwrap_or(*next);
+        }
+    }
+
+    fn take(&mut self, key: &ObjectKey) -> Option<(Rank, Change)> {
         let (rank, change) = self.changes.remove(key)?;
         self.order.remove(&rank);
         self.decisions -= usize::from(rank.0.is_decision());
+        Some((rank, change))
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
+        let (rank, change) = self.take(key)?;
+        self.return_turn(&key.namespace, &rank);
         Some(change)
     }
 
@@ -144,9 +201,19 @@ impl Pending {
         resumes
     }
 
-    /// True if the client is limited and a decision was written within [`REPORT_PAUSE`].
-    fn is_deciding(&self) -> bool {
-        self.limited && self.decided.is_some_and(|at| at.elapsed() < REPORT_PAUSE)
+    /// When the report with this rank may be written, if no further decision is written until then.
+    fn may_report_at(&self, rank: &Rank) -> Option<Instant> {
+        let decided = self.decided?;
+        if self.limited {
+            return Some(decided + REPORT_PAUSE_LIMITED);
+        }
+        rank.1.map(|due| due.min(decided + REPORT_PAUSE))
+    }
+
+    /// When the next report may be written, if the next write is a report that must wait.
+    fn waits_until(&self) -> Option<Instant> {
+        let (rank, _) = self.order.first_key_value()?;
+        self.may_report_at(rank).filter(|at| !rank.0.is_decision() && *at > Instant::now())
     }
 
     /// The most urgent write that may start.
@@ -155,7 +222,8 @@ impl Pending {
         // At most one write per object is in flight.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
         let is_report = !rank.0.is_decision();
-        if is_report && (reports >= REPORTS_MAX || self.is_deciding()) {
+        let is_early = || self.may_report_at(rank).is_some_and(|at| at > Instant::now());
+        if is_report && (reports >= REPORTS_MAX || is_early()) {
             return None;
         }
         if !is_report {
@@ -172,11 +240,14 @@ impl Writes {
     /// Adds a write. It replaces an earlier pending one about the same workload, because the engine
     /// knew the earlier decision when it took this one. Returns false if the two cancel each other
     /// out: an admission that was not written yet is withdrawn, and nothing is written.
+    ///
+    /// `shown`: why the workload waits according to its object.
     #[must_use]
-    pub(super) fn add(&self, key: ObjectKey, priority: i64, change: Change) -> bool {
+    pub(super) fn add(&self, key: ObjectKey, priority: i64, change: Change, shown: Option<PendingReason>) -> bool {
         let urgency = match &change {
             Change::Preempt(_) | Change::Evict(_) | Change::ReplaceSlice { .. } => Urgency::Frees,
             Change::Admit(_) => Urgency::Reserves,
+            Change::Wait(_) | Change::Bypassed(_) if shown.is_some_and(PendingReason::is_block) => Urgency::Corrects,
             Change::Wait(_) | Change::Bypassed(_) => Urgency::Reports,
         };
         let mut pending = self.lock();
@@ -189,6 +260,17 @@ impl Writes {
         drop(pending);
         self.wake.notify_one();
         true
+    }
+
+    /// Withdraws a pending report: the object already states the reason. Returns false if a write about
+    /// the workload is in flight, which may state another reason.
+    #[must_use]
+    pub(super) fn withdraw_report(&self, key: &ObjectKey) -> bool {
+        let mut pending = self.lock();
+        if pending.changes.get(key).is_some_and(|(rank, _)| !rank.0.is_decision()) {
+            pending.remove(key);
+        }
+        !pending.in_flight.contains_key(key)
     }
 
     /// False if cycles must pause; the scheduler is woken when they may continue.
@@ -266,9 +348,9 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 key
             });
         }
-        let (resumes, delays_reports) = {
+        let (resumes, waits_until) = {
             let mut pending = writer.writes.lock();
-            (pending.resumes(), pending.limited && !pending.changes.is_empty())
+            (pending.resumes(), pending.waits_until())
         };
         if resumes {
             writer.scheduler.wake_after(Duration::ZERO);
@@ -281,9 +363,15 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             () = writer.writes.wake.notified() => {}
-            // Reports wait for a time without decisions, and nothing else wakes this loop then.
-            () = tokio::time::sleep(REPORT_PAUSE), if delays_reports => {}
+            // Nothing else wakes this loop when a report may be written.
+            () = sleep_until(waits_until), if waits_until.is_some() => {}
         }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    if let Some(at) = at {
+        tokio::time::sleep_until(at).await;
     }
 }
 
@@ -377,7 +465,12 @@ impl Writer {
                 {
                     // The admission of the replaced slice was written long ago, so nothing pending
                     // can cancel this.
-                    let _ = self.writes.add(object_key(&replaced), i64::from(after.spec.priority.unwrap_or(0)), change);
+                    let _ = self.writes.add(
+                        object_key(&replaced),
+                        i64::from(after.spec.priority.unwrap_or(0)),
+                        change,
+                        None,
+                    );
                 }
                 if let Change::Preempt(victim) = change {
                     self.metrics.preempted(&victim.preemption.cluster_queue, victim.reason.as_str());
@@ -421,6 +514,34 @@ impl Writer {
 /// True if the change evicts the workload.
 fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
+}
+
+/// True if the object of a waiting workload already states what this change reports. `shown`: why the
+/// workload waits according to its object.
+pub(super) fn is_reported(
+    stores: &Stores,
+    gates: &Gates,
+    shown: Option<PendingReason>,
+    key: &ObjectKey,
+    change: &Change,
+    now: Timestamp,
+) -> bool {
+    // Without granular reasons, objects do not state the reason of the engine.
+    if !gates.on(Gate::UnadmittedWorkloadsObservability) {
+        return false;
+    }
+    match change {
+        // There may be thousands of them, and their objects are not read.
+        Change::Bypassed(reason) => shown == Some(*reason),
+        Change::Wait(wait) if shown == Some(wait.reason()) => {
+            let Some(before) = stores.workloads.get(key) else { return true };
+            carry_out(change, &before, gates, now).is_some_and(|(mut after, _)| {
+                stores.devices.restate_status(&mut after);
+                reports_nothing_new(change, &before, &after)
+            })
+        }
+        _ => false,
+    }
 }
 
 /// True if a write would only change the message about the reason why a workload waits. The
@@ -513,9 +634,10 @@ mod tests {
         pending.insert(key("waits"), Urgency::Reports, 1000, report());
         pending.insert(key("low"), Urgency::Reserves, 1, report());
         pending.insert(key("high"), Urgency::Reserves, 9, report());
+        pending.insert(key("resumed"), Urgency::Corrects, 0, report());
         pending.insert(key("victim"), Urgency::Frees, 0, evict());
         let order: Vec<String> = std::iter::from_fn(|| pending.next()).map(|(key, _)| key.name).collect();
-        assert_eq!(order, ["victim", "high", "low", "waits"]);
+        assert_eq!(order, ["victim", "high", "low", "resumed", "waits"]);
         pending.insert(key("low"), Urgency::Frees, 1, evict());
         assert_eq!(pending.next(), None, "a write about this workload is in flight");
         pending.in_flight.remove(&key("low"));
@@ -527,7 +649,7 @@ mod tests {
         let mut pending = Pending::default();
         pending.insert(key("a"), Urgency::Reports, 0, report());
         pending.insert(key("a"), Urgency::Frees, 0, evict());
-        assert_eq!(pending.order.keys().collect::<Vec<_>>(), [&(Urgency::Frees, Reverse(0), 2)]);
+        assert_eq!(pending.order.keys().collect::<Vec<_>>(), [&(Urgency::Frees, None, Reverse(0), 2)]);
         assert_eq!(pending.next(), Some((key("a"), evict())));
         assert_eq!(pending.next(), None);
     }
@@ -545,16 +667,16 @@ mod tests {
             }))
         };
         // A report is in flight when the workload is admitted and evicted again.
-        assert!(writes.add(key("a"), 0, report()));
+        assert!(writes.add(key("a"), 0, report(), None));
         assert!(writes.lock().next().is_some());
-        assert!(writes.add(key("a"), 0, admit()));
-        assert!(!writes.add(key("a"), 0, evict()), "admission and eviction cancel each other out");
+        assert!(writes.add(key("a"), 0, admit(), None));
+        assert!(!writes.add(key("a"), 0, evict(), None), "admission and eviction cancel each other out");
         writes.done(&key("a"));
         assert_eq!(writes.lock().next(), None);
         // An admission in flight cannot be withdrawn.
-        assert!(writes.add(key("a"), 0, admit()));
+        assert!(writes.add(key("a"), 0, admit(), None));
         assert!(writes.lock().next().is_some());
-        assert!(writes.add(key("a"), 0, evict()));
+        assert!(writes.add(key("a"), 0, evict(), None));
     }
 
     #[tokio::test(start_paused = true)]
@@ -564,8 +686,63 @@ mod tests {
         pending.insert(key("b"), Urgency::Reports, 0, report());
         assert!(pending.next().is_some());
         assert_eq!(pending.next(), None);
-        tokio::time::advance(REPORT_PAUSE).await;
+        tokio::time::advance(REPORT_PAUSE_LIMITED).await;
         assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_has_few_reports_while_decisions_are_written_and_all_afterwards() {
+        let mut pending = Pending::default();
+        let report_on = |pending: &mut Pending, namespace: &str, number: usize| {
+            let key = ObjectKey::namespaced(namespace, format!("{number}"));
+            pending.insert(key, Urgency::Reports, 0, report());
+        };
+        let written = |pending: &mut Pending| {
+            let count = |name: &str, keys: &[ObjectKey]| keys.iter().filter(|key| key.namespace == name).count();
+            let mut keys = Vec::new();
+            while let Some((key, _)) = pending.next() {
+                pending.in_flight.remove(&key);
+                keys.push(key);
+            }
+            (count("busy", &keys), count("quiet", &keys))
+        };
+        let decide = |pending: &mut Pending| pending.insert(key("admitted"), Urgency::Reserves, 0, report());
+        let pass = |millis: u64| tokio::time::advance(Duration::from_millis(millis));
+        (0..100).for_each(|number| report_on(&mut pending, "busy", number));
+        decide(&mut pending);
+        assert_eq!(written(&mut pending), (4, 0), "a burst");
+        pending.insert(ObjectKey::namespaced("busy", "resumed"), Urgency::Corrects, 0, report());
+        assert_eq!(written(&mut pending), (1, 0), "a wrong reason is corrected at once");
+        assert_eq!(pending.waits_until(), Some(Instant::now() + REPORT_INTERVAL));
+        pass(900).await;
+        decide(&mut pending);
+        // Another namespace has a burst of its own, and need not wait for the first one.
+        (0..5).for_each(|number| report_on(&mut pending, "quiet", number));
+        assert_eq!(written(&mut pending), (0, 4));
+        pass(900).await;
+        decide(&mut pending);
+        assert_eq!(written(&mut pending), (0, 0));
+        assert_eq!(pending.waits_until(), Some(Instant::now() + Duration::from_millis(200)));
+        pass(300).await;
+        assert_eq!(written(&mut pending), (1, 0), "the first of one every two seconds");
+        // A report about the same workload keeps its turn; a workload that is admitted needs none.
+        report_on(&mut pending, "busy", 5);
+        pending.insert(ObjectKey::namespaced("busy", "6"), Urgency::Reserves, 0, report());
+        assert_eq!(written(&mut pending), (1, 0), "the admission");
+        pass(900).await;
+        decide(&mut pending);
+        assert_eq!(written(&mut pending), (0, 1));
+        pass(950).await;
+        assert_eq!(written(&mut pending), (0, 0));
+        pass(100).await;
+        assert_eq!(written(&mut pending), (1, 0), "the second");
+        pass(1950).await;
+        assert_eq!(written(&mut pending), (93, 0), "no decision was written for three seconds");
+        // Reports that were written before their turn do not delay later ones.
+        pass(6000).await;
+        decide(&mut pending);
+        (100..110).for_each(|number| report_on(&mut pending, "busy", number));
+        assert_eq!(written(&mut pending), (4, 0));
     }
 
     #[test]

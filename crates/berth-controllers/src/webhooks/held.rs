@@ -18,6 +18,7 @@ use super::pods::default_pod;
 use crate::jobs::Job;
 use crate::jobs::ancestors::{POD, managed_ancestor};
 use crate::jobs::described::set_at;
+use crate::jobs::pods::replica;
 use crate::jobs::reconcile::{self, Context};
 use crate::plan::{PlanError, PlannedEvent};
 
@@ -124,6 +125,9 @@ pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
     let owner = |reference: &_| reconcile::lookup(context.stores, &namespace, reference);
     if let Err(error @ PlanError::OwnerNotFound) = managed_ancestor(POD, &pod.metadata, context.config, owner) {
         return Err(error);
+    }
+    if replica::is_of_unknown_set(context.stores, pod) {
+        return Err(PlanError::OwnerNotFound);
     }
     let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
         context.stores.find(group, resource, namespace, name)

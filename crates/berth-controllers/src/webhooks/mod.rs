@@ -27,6 +27,7 @@ pub use jobs::{
 };
 pub use owners::Account;
 pub use pod_spec::validate_immutable_pod_spec;
+pub use pods::set_of_new_pod;
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
 pub use topology::{annotations as validate_topology_annotations, slice_size as validate_slice_size};
 pub use workload::{validate_workload, validate_workload_update};

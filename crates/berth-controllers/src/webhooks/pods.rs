@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
+use berth_runtime::ObjectKey;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +21,6 @@ use crate::jobs::ancestors::POD;
 use crate::jobs::pods::{owned, replica, shape, stateful_set};
 
 /// Labels and annotations on pods of a LeaderWorkerSet.
-const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
 const LWS_LEADER_NAME: &str = "leaderworkerset.sigs.k8s.io/leader-name";
@@ -152,11 +152,23 @@ fn assigns_topology(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     })
 }
 
+/// The LeaderWorkerSet whose UID and templates the review of a new pod needs. A cache may lack it, or
+/// have an earlier set of the name, and then two pods of a group would get different groups.
+pub fn set_of_new_pod(review: &Value) -> Option<ObjectKey> {
+    let request = &review["request"];
+    let resource = &request["resource"];
+    let is_new_pod = request["operation"] == "CREATE" && resource["group"] == "" && resource["resource"] == "pods";
+    let pod = &request["object"];
+    let is_part = is_new_pod && annotation(pod, annotations::POD_SUSPENDING_PARENT) == replica::PARENT;
+    let set = label(pod, replica::SET_NAME);
+    (is_part && !set.is_empty()).then(|| ObjectKey::namespaced(request["namespace"].as_str().unwrap_or_default(), set))
+}
+
 /// Puts the pods of one replica of a LeaderWorkerSet, leader and workers, into one group.
 fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
     let set = label(object, replica::SET_NAME).to_owned();
     let size = annotation(object, LWS_SIZE).to_owned();
-    let index = match label(object, LWS_GROUP_INDEX) {
+    let index = match label(object, replica::GROUP_INDEX) {
         // The leader is created by a StatefulSet, so its name ends in the replica's index.
         "" => object["metadata"]["name"].as_str().and_then(|name| Some(name.rsplit_once('-')?.1.to_owned())),
         index => Some(index.to_owned()),
@@ -168,7 +180,6 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     let group = owned::group_name(&replica::kind(), &name, uid, gates, workloads(namespace, lookup));
     let own_index = index_in_replica(object);
     let leads = own_index == "0";
-    // Outside of the embedded cluster, only the metadata of the set is known.
     let template = found.as_ref().map(|set| &set["spec"]["leaderWorkerTemplate"]).filter(|it| it.is_object());
     set_group(object, &group, gates);
     if gates.on(Gate::TopologyAwareScheduling) {
@@ -180,7 +191,7 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!(LWS_WORKER_INDEX);
     match template {
         Some(template) if template["leaderTemplate"].is_object() => {
-            annotations[annotations::ROLE_HASH] = json!(if leads { "leader" } else { "worker" });
+            annotations[annotations::ROLE_HASH] = json!(if leads { replica::LEADER } else { replica::WORKER });
         }
         // All pods are equal, and the workers may wait for a leader that is ready.
         Some(_) => {
@@ -415,11 +426,25 @@ mod tests {
             _ => None,
         };
         let mut pod = json!({"metadata": {"name": format!("web-1-{worker}"),
-            "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: worker},
+            "labels": {labels::QUEUE_NAME: "q", replica::SET_NAME: "web", replica::GROUP_INDEX: "1", LWS_WORKER_INDEX: worker},
             "annotations": {annotations::POD_SUSPENDING_PARENT: replica::PARENT, LWS_SIZE: "4"}}, "spec": {}});
         let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
         Webhooks::new(Config::default()).mutate(request, &mut pod, &stored).expect("it is fine");
         pod
+    }
+
+    #[test]
+    fn the_review_of_a_new_pod_of_a_replica_needs_its_set() {
+        let of = |operation: &str, resource: &str, parent: &str| {
+            set_of_new_pod(&json!({"request": {"operation": operation, "namespace": "team",
+                "resource": {"group": "", "version": "v1", "resource": resource},
+                "object": {"metadata": {"labels": {replica::SET_NAME: "web"},
+                    "annotations": {annotations::POD_SUSPENDING_PARENT: parent}}}}}))
+        };
+        assert_eq!(of("CREATE", "pods", replica::PARENT), Some(ObjectKey::namespaced("team", "web")));
+        assert_eq!(of("UPDATE", "pods", replica::PARENT), None);
+        assert_eq!(of("CREATE", "services", replica::PARENT), None);
+        assert_eq!(of("CREATE", "pods", "statefulset"), None);
     }
 
     #[test]
@@ -478,7 +503,7 @@ mod tests {
                 let set = json!({"metadata": {"uid": "u"}, "spec": {"leaderWorkerTemplate": template}});
                 (resource == "leaderworkersets").then(|| Arc::new(set))
             };
-            let labels = json!({labels::QUEUE_NAME: "q", replica::SET_NAME: "web", LWS_GROUP_INDEX: "0"});
+            let labels = json!({labels::QUEUE_NAME: "q", replica::SET_NAME: "web", replica::GROUP_INDEX: "0"});
             let mut pod = json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}, "spec": {}});
             let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
             Webhooks::new(Config::default()).mutate(request, &mut pod, &set).expect("it is fine");

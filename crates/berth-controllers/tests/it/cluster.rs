@@ -14,12 +14,27 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+/// A write of the controllers.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Method of the request: POST, PUT, PATCH or DELETE.
+    pub method: String,
+    /// Path of the request, without the query.
+    pub path: String,
+    /// Body of the request; null if it has none.
+    pub body: Value,
+    /// Status code of the response.
+    pub code: u16,
+}
+
 pub struct Cluster {
     pub client: Client,
     pub clock: Clock,
     /// `422 PATCH /path` for each request of the controllers that the API server rejected as
     /// invalid.
     pub refused: Arc<Mutex<Vec<String>>>,
+    /// The writes of the controllers, oldest first.
+    pub writes: Arc<Mutex<Vec<Write>>>,
     /// Explanations of the controllers.
     pub explain: Explain,
 }
@@ -50,14 +65,24 @@ impl Cluster {
             definitions.create(&PostParams::default(), &definition).await.unwrap();
         }
         let refused: Arc<Mutex<Vec<String>>> = Arc::default();
+        let writes: Arc<Mutex<Vec<Write>>> = Arc::default();
         let (seen, service) = (refused.clone(), server.in_process(UserInfo::master("controllers")));
+        let written = writes.clone();
         let watched = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let (seen, service) = (seen.clone(), service.clone());
-            let asked = format!("{} {}", request.method(), request.uri().path());
+            let (seen, written, service) = (seen.clone(), written.clone(), service.clone());
             async move {
+                let (parts, body) = request.into_parts();
+                let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
+                let body = body.collect_bytes().await.expect("a body in memory");
+                let sent = serde_json::from_slice(&body).unwrap_or_default();
+                let request = http::Request::from_parts(parts, kube::client::Body::from(body));
                 let answer = tower::ServiceExt::oneshot(service, request).await?;
-                if matches!(answer.status().as_u16(), 400 | 403 | 422) {
-                    seen.lock().unwrap().push(format!("{} {asked}", answer.status().as_u16()));
+                let code = answer.status().as_u16();
+                if matches!(code, 400 | 403 | 422) {
+                    seen.lock().unwrap().push(format!("{code} {method} {path}"));
+                }
+                if method != "GET" {
+                    written.lock().unwrap().push(Write { method, path, body: sent, code });
                 }
                 Ok::<_, std::convert::Infallible>(answer)
             }
@@ -65,7 +90,7 @@ impl Cluster {
         let mut manager = Manager::new(Client::new(watched, "default"), clock.clone());
         manager.select(selection);
         let explain = berth_controllers::install(&mut manager, config).explain;
-        (Cluster { client, clock, refused, explain }, manager)
+        (Cluster { client, clock, refused, writes, explain }, manager)
     }
 
     /// The API of an object's kind, in its namespace.

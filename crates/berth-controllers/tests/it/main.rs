@@ -16,3 +16,4 @@ mod rights;
 mod round_trips;
 mod topology;
 mod webhooks;
+mod writes;

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, condition, message};
 
-const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
+pub const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
 fn flavor(name: &str, labels: Value) -> Value {
     json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {"nodeLabels": labels}})
 }
 
-fn cluster_queue(name: &str, cpu: &str, more: Value) -> Value {
+pub fn cluster_queue(name: &str, cpu: &str, more: Value) -> Value {
     let mut queue = json!({
         "apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name},
         "spec": {
@@ -33,14 +33,14 @@ fn cluster_queue(name: &str, cpu: &str, more: Value) -> Value {
     queue
 }
 
-fn local_queue(name: &str, queue: &str) -> Value {
+pub fn local_queue(name: &str, queue: &str) -> Value {
     json!({
         "apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name, "namespace": "team"},
         "spec": {"clusterQueue": queue},
     })
 }
 
-fn job(name: &str, queue: &str, cpu: &str) -> Value {
+pub fn job(name: &str, queue: &str, cpu: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name, "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": queue}},
@@ -54,7 +54,7 @@ fn job(name: &str, queue: &str, cpu: &str) -> Value {
     })
 }
 
-async fn team(cluster: &Cluster) {
+pub async fn team(cluster: &Cluster) {
     cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     cluster.create(flavor("spot", json!({"pool": "spot"}))).await;
 }

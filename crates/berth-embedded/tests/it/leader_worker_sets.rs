@@ -313,3 +313,34 @@ async fn groups_of_a_queued_set_are_admitted_one_by_one() {
     .await;
     world.cluster.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn workers_that_wait_for_their_leader_have_quota_before_they_exist() {
+    let configuration = json!({
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
+        "integrations": {"frameworks": ["pod", "leaderworkerset.x-k8s.io/leaderworkerset"]}});
+    let world = World::new(Some(configuration)).await;
+    with_queue(&world.client()).await;
+    // The queue has 6 CPUs: one group with a leader of 2 CPUs and two workers of 1 CPU each.
+    world
+        .create(&web(|set| {
+            set["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "lq"});
+            set["spec"]["startupPolicy"] = json!("LeaderReady");
+            let mut leader = set["spec"]["leaderWorkerTemplate"]["workerTemplate"].clone();
+            leader["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("2");
+            set["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = leader;
+        }))
+        .await;
+    eventually("one group runs", async || world.running().await.len() == 3).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let running = world.running().await;
+    assert_eq!(running.len(), 3, "the leader of the second group waits for the quota of its workers");
+    let pods = world.pods().await;
+    assert_eq!(pods.len(), 4, "workers are created once their leader is ready");
+    let workloads = Api::<berth_api::kueue::v1beta2::Workload>::default_namespaced(world.client());
+    for workload in workloads.list(&ListParams::default()).await.expect("workloads").items {
+        let sets: Vec<_> = workload.spec.pod_sets.iter().map(|set| (set.name.as_str(), set.count)).collect();
+        assert_eq!(sets, [("leader", 1), ("worker", 2)]);
+    }
+    world.cluster.stop().await;
+}

@@ -250,6 +250,34 @@ pub enum PendingReason {
 }
 
 impl PendingReason {
+    /// All reasons.
+    const ALL: [PendingReason; 12] = [
+        PendingReason::NoMatchingFlavor,
+        PendingReason::ExceedsMaxQuota,
+        PendingReason::WaitingForQuota,
+        PendingReason::TopologyPlacementFailed,
+        PendingReason::WaitingForPreemptedWorkloads,
+        PendingReason::Misconfigured,
+        PendingReason::Suspended,
+        PendingReason::PendingEvaluation,
+        PendingReason::WaitingForPodsReady,
+        PendingReason::AdmissionGated,
+        PendingReason::OnHold,
+        PendingReason::Deactivated,
+    ];
+
+    /// The reason that a condition states; `None` if the text is no such reason.
+    pub fn from_condition(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
+
+    /// True if the workload is not evaluated for this reason. After the reason ends, a condition that
+    /// still has it would mislead its reader.
+    pub fn is_block(self) -> bool {
+        use PendingReason::{AdmissionGated, Deactivated, Misconfigured, OnHold, Suspended};
+        matches!(self, Misconfigured | Suspended | AdmissionGated | OnHold | Deactivated)
+    }
+
     /// The condition's reason.
     pub fn as_str(self) -> &'static str {
         match self {

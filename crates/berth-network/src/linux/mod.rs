@@ -11,17 +11,20 @@ mod nft;
 mod routes;
 mod turn;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use berth_pod_runtime::PodUid;
 use futures::TryStreamExt;
 use ipnet::Ipv4Net;
+use parking_lot::Mutex;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
@@ -42,6 +45,10 @@ mod errno {
 /// Group of the interfaces that are to be deleted, together with the number of the bridge, which
 /// differs between the clusters of a machine. The kernel's default group is 0.
 const REMOVED: u32 = 0xbe00_0000;
+
+/// Time during which the interfaces of pods that end are gathered. Within it, the address of a pod that
+/// has ended is not free.
+const GATHERING: Duration = Duration::from_millis(500);
 
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
@@ -110,8 +117,15 @@ pub(crate) struct Links {
     mtu: Option<u32>,
     ranges: Ranges,
     task: tokio::task::JoinHandle<()>,
-    /// Held while interfaces are deleted.
-    removals: tokio::sync::Mutex<()>,
+    /// Number of calls that have marked interfaces for deletion.
+    marked: AtomicU64,
+    /// Number of those calls whose interfaces were deleted. Held while interfaces are deleted.
+    deleted: tokio::sync::Mutex<u64>,
+    /// The network namespaces of the pods that this process connected, by name of the interface.
+    /// They exist until the interface is deleted, so that the kernel removes them together too.
+    namespaces: Mutex<BTreeMap<String, Arc<File>>>,
+    /// The namespaces of interfaces that are marked for deletion.
+    ended: Mutex<Vec<Arc<File>>>,
     /// The claim of the bridge, which prevents other clusters from removing it.
     _claim: Option<leftovers::Claim>,
 }
@@ -166,8 +180,20 @@ impl Links {
         };
         match opened.await {
             Ok((ranges, mtu, bridge)) => {
-                let removals = tokio::sync::Mutex::default();
-                Ok(Self { handle, identity, bridge, mtu, ranges, task, removals, _claim: claim })
+                let (marked, deleted, namespaces, ended) = Default::default();
+                Ok(Self {
+                    handle,
+                    identity,
+                    bridge,
+                    mtu,
+                    ranges,
+                    task,
+                    marked,
+                    deleted,
+                    namespaces,
+                    ended,
+                    _claim: claim,
+                })
             }
             Err(error) => {
                 task.abort();
@@ -253,6 +279,7 @@ impl Links {
         let namespace = Arc::new(namespace);
         let settings = Settings { address, range: self.ranges.pods, gateway: self.ranges.gateway };
         let name = self.identity.interface(pod);
+        self.namespaces.lock().insert(name.clone(), namespace.clone());
         let is_new = self.create_pair(&name, &namespace, address).await?;
         if namespace::configure(namespace.clone(), settings).await? {
             // The interface of an earlier run is no longer at the bridge if the bridge was created
@@ -305,20 +332,28 @@ impl Links {
         self.handle.link().set(message).execute().await.map_err(LinkError::of(what))
     }
 
-    /// Deletes a pod's interface. Succeeds if it does not exist.
+    /// Deletes a pod's interface. Succeeds if it does not exist. This takes up to [`GATHERING`] longer
+    /// than necessary, see [`Self::delete_ports`].
     pub(crate) async fn disconnect(&self, pod: &PodUid) -> Result<(), LinkError> {
-        self.delete_ports([self.identity.interface(pod)]).await
+        self.delete_ports([self.identity.interface(pod)], GATHERING).await
     }
 
-    /// Deletes interfaces, together with those of other calls that wait at the same time.
+    /// Deletes interfaces, together with those of other calls during the time `gathering`.
     ///
-    /// To delete an interface, the kernel waits several times until all CPUs have noticed, and no
-    /// other process can change the network in the meantime. The interfaces of a group are deleted
-    /// together, with the waits of one.
-    async fn delete_ports(&self, names: impl IntoIterator<Item = String>) -> Result<(), LinkError> {
+    /// To delete an interface or a network namespace, the kernel waits several times until all CPUs
+    /// have noticed, and no other process can change the network in the meantime: pods that start
+    /// wait for pods that end. The interfaces of a group are deleted together, with the waits of one,
+    /// and so are namespaces that end at the same time.
+    async fn delete_ports(
+        &self,
+        names: impl IntoIterator<Item = String>,
+        gathering: Duration,
+    ) -> Result<(), LinkError> {
         let group = REMOVED | self.bridge;
         let mut is_marked = false;
+        let mut ended = Vec::new();
         for name in names {
+            ended.extend(self.namespaces.lock().remove(&name));
             let mut message = LinkUnspec::new_with_name(&name).build();
             message.attributes.push(LinkAttribute::Group(group));
             match self.handle.link().set(message).execute().await {
@@ -332,14 +367,24 @@ impl Links {
         if !is_marked {
             return Ok(());
         }
-        let _turn = self.removals.lock().await;
+        self.ended.lock().append(&mut ended);
+        let number = self.marked.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut deleted = self.deleted.lock().await;
+        if *deleted >= number {
+            return Ok(());
+        }
+        tokio::time::sleep(gathering).await;
+        let marked = self.marked.load(Ordering::SeqCst);
+        let _namespaces = std::mem::take(&mut *self.ended.lock());
         let mut request = self.handle.link().del(0);
         request.message_mut().attributes.push(LinkAttribute::Group(group));
         match request.execute().await {
-            // Another call has deleted them.
-            Err(error) if code(&error) == Some(errno::NO_DEVICE) => Ok(()),
-            other => other.map_err(LinkError::of("deleting the network interfaces of pods that have ended")),
+            // The kernel has removed their namespaces.
+            Err(error) if code(&error) == Some(errno::NO_DEVICE) => {}
+            other => other.map_err(LinkError::of("deleting the network interfaces of pods that have ended"))?,
         }
+        *deleted = marked;
+        Ok(())
     }
 
     async fn delete(&self, name: &str) -> Result<(), LinkError> {
@@ -349,7 +394,8 @@ impl Links {
     /// Deletes the interfaces at the bridge that do not belong to a pod in `pods`.
     pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
         let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
-        self.delete_ports(self.ports().await?.into_iter().filter(|name| !kept.contains(name))).await
+        let gone = self.ports().await?.into_iter().filter(|name| !kept.contains(name));
+        self.delete_ports(gone, Duration::ZERO).await
     }
 
     /// True if no pod is connected.

@@ -112,9 +112,16 @@ fn pods_that_end_together_are_disconnected_and_the_others_stay_connected() {
         assert!(links().lines().all(|link| link.contains(one_queue)), "{}", links());
         assert!(a.run(|| ip("-o -d link show eth0")).await.contains(one_queue));
 
-        let releases = ended.iter().map(|pod| network.release(pod));
-        futures::future::try_join_all(releases).await.unwrap();
-        assert_eq!(links().lines().count(), 2, "{}", links());
+        let releases = ended.iter().enumerate().map(|(number, pod)| {
+            let network = &network;
+            async move {
+                tokio::time::sleep(Duration::from_millis(20) * u32::try_from(number).unwrap()).await;
+                network.release(pod).await.unwrap();
+                ip("-o link show type veth").lines().count()
+            }
+        });
+        let left = futures::future::join_all(releases).await;
+        assert_eq!(left, vec![2; ended.len()], "they are deleted one after the other");
         network.release(&ended[0]).await.expect("a repeated release fails");
         let server = server_in(&b, address_b).await;
         assert_eq!(a.run(move || ask(server)).await.unwrap(), address_a.to_string());

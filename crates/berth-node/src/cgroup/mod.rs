@@ -77,6 +77,22 @@ fn cpu_weight(shares: u64) -> u64 {
     1 + (shares - 2) * 9999 / 262_142
 }
 
+/// The files through which a process joins a group, opened before the process changes its root.
+pub(crate) struct Entrance(Vec<std::fs::File>);
+
+impl Entrance {
+    /// Moves this process, which has one thread, into the group.
+    ///
+    /// A process that moves its own thread takes no lock of the kernel that every start and end of a
+    /// process takes as well. To move another process, the kernel waits until all CPUs have noticed
+    /// that lock, and nothing can create or remove a group in the meantime. Version 2 moves whole
+    /// processes only.
+    pub fn enter(self) -> io::Result<()> {
+        const THIS: &[u8] = b"0";
+        self.0.into_iter().try_for_each(|mut file| io::Write::write_all(&mut file, THIS))
+    }
+}
+
 impl Group {
     /// The group with this name within this one.
     pub fn child(&self, name: &str) -> Self {
@@ -117,13 +133,17 @@ impl Group {
     fn weigh_parent(&self) {
         let parent =
             |folder: &PathBuf| folder.parent().filter(|parent| parent.ends_with(hierarchy::PARENT)).map(Path::to_owned);
+        let (v1, v2) = (self.v1.get("cpu").and_then(parent), self.v2.as_ref().and_then(parent));
+        if v1.is_none() && v2.is_none() {
+            return;
+        }
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
         let shares = cpu_shares(cpus * 1000);
         // Without the right to write the file, the default remains.
-        if let Some(folder) = self.v1.get("cpu").and_then(parent) {
+        if let Some(folder) = v1 {
             let _ = write(&folder, "cpu.shares", &shares.to_string());
         }
-        if let Some(folder) = self.v2.as_ref().and_then(parent) {
+        if let Some(folder) = v2 {
             let _ = write(&folder, "cpu.weight", &cpu_weight(shares).to_string());
         }
     }
@@ -216,18 +236,21 @@ impl Group {
         Ok(())
     }
 
+    /// Opens the files through which this process joins the group.
+    pub fn entrance(&self) -> io::Result<Entrance> {
+        let open = |folder: &Path, file: &str| {
+            let path = folder.join(file);
+            std::fs::File::options().write(true).open(&path).map_err(|error| context(&error, &path))
+        };
+        let v1: BTreeSet<&Path> = self.v1.values().map(PathBuf::as_path).collect();
+        let v1 = v1.into_iter().map(|folder| open(folder, "tasks"));
+        let v2 = self.v2.iter().map(|folder| open(folder, "cgroup.procs"));
+        v1.chain(v2).collect::<io::Result<_>>().map(Entrance)
+    }
+
     /// Moves this process, which has one thread, into the group.
-    ///
-    /// A process that moves its own thread takes no lock of the kernel that every start and end of a
-    /// process takes as well. To move another process, the kernel waits until all CPUs have noticed
-    /// that lock, and nothing can create or remove a group in the meantime. Version 2 moves whole
-    /// processes only.
     pub fn join(&self) -> io::Result<()> {
-        const THIS: &str = "0";
-        for folder in self.v1.values().map(PathBuf::as_path).collect::<BTreeSet<_>>() {
-            write(folder, "tasks", THIS)?;
-        }
-        self.v2.iter().try_for_each(|folder| write(folder, "cgroup.procs", THIS))
+        self.entrance()?.enter()
     }
 
     /// IDs of the processes in the group and in its child groups.
@@ -280,6 +303,9 @@ impl Group {
     /// does not exist succeeds.
     pub fn remove(&self) -> io::Result<()> {
         for folder in self.folders() {
+            for child in folders_within(folder) {
+                remove_folder(&child)?;
+            }
             release_cache(folder);
             remove_folder(folder)?;
             if let Some(parent) = folder.parent()
@@ -361,12 +387,21 @@ fn folders_within(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Releases the file cache that is charged to a group of the memory controller and to its children.
-/// The kernel keeps a removed group for as long as such a page exists, and each group that it keeps
-/// makes new groups and mounts slower. Best effort: dirty pages stay.
+/// Releases the file cache that is charged to a group of the memory controller and to its former
+/// children. The kernel keeps a removed group for as long as such a page exists, and each group that
+/// it keeps makes new groups and mounts slower. Best effort: dirty pages stay.
+///
+/// The kernel waits for a task on each CPU first, which takes 10 to 30 ms on a busy machine. Most
+/// groups have no such page: the files of a container are removed before its group, and it joins its
+/// groups after its root was built.
 fn release_cache(folder: &Path) {
+    let statistics = folder.join("memory.stat");
+    // The names in version 1 and 2 of control groups.
+    if ["total_cache", "file"].iter().all(|key| keyed(&statistics, key).unwrap_or(0) == 0) {
+        return;
+    }
     let open = |file: &str| std::fs::File::options().write(true).open(folder.join(file));
-    // Version 1 of control groups has this file, version 2 the other one (since Linux 5.19).
+    // Version 1 has this file, version 2 the other one (since Linux 5.19).
     if let Ok(mut file) = open("memory.force_empty") {
         let _ = io::Write::write_all(&mut file, b"0");
     } else if let (Ok(mut file), Some(bytes)) = (open("memory.reclaim"), number(&folder.join("memory.current"))) {
@@ -403,26 +438,41 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let both = folder.path().join("cpu,cpuacct");
         std::fs::create_dir(&both).unwrap();
+        for file in [both.join("tasks"), folder.path().join("cgroup.procs")] {
+            std::fs::write(file, "").unwrap();
+        }
         let v1 = ["cpu", "cpuacct"].map(|name| (name.to_owned(), both.clone())).into();
         Group { v1, v2: Some(folder.path().to_owned()) }.join().unwrap();
-        assert_eq!(read(&both, "tasks"), "0");
+        assert_eq!(read(&both, "tasks"), "0", "writing cgroup.procs would make the kernel wait for all CPUs");
         assert_eq!(read(folder.path(), "cgroup.procs"), "0");
-        assert!(!both.join("cgroup.procs").exists(), "writing this file makes the kernel wait for all CPUs");
+    }
+
+    #[test]
+    fn a_group_that_was_removed_cannot_be_joined() {
+        let group = Group { v1: BTreeMap::new(), v2: Some(PathBuf::from("/none")) };
+        let error = group.join().unwrap_err().to_string();
+        assert!(error.starts_with("/none/cgroup.procs: "), "{error}");
     }
 
     #[test]
     fn the_file_cache_of_a_group_is_released_before_its_folder_is_removed() {
         let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
         let files = || std::fs::read_dir(folder.path()).unwrap().count();
         release_cache(folder.path());
         assert_eq!(files(), 0, "other controllers have no such file");
-        std::fs::write(folder.path().join("memory.current"), "4096\n").unwrap();
-        std::fs::write(folder.path().join("memory.reclaim"), "").unwrap();
-        release_cache(folder.path());
-        assert_eq!(read(folder.path(), "memory.reclaim"), "4096");
-        std::fs::write(folder.path().join("memory.force_empty"), "").unwrap();
-        release_cache(folder.path());
-        assert_eq!(read(folder.path(), "memory.force_empty"), "0");
+        for (statistics, file, released) in [
+            ("anon 8192\nfile 0\nfile_mapped 0\n", "memory.reclaim", ""),
+            ("anon 8192\nfile 4096\n", "memory.reclaim", "12288"),
+            ("cache 0\ntotal_cache 0\n", "memory.force_empty", ""),
+            ("cache 0\ntotal_cache 4096\n", "memory.force_empty", "0"),
+        ] {
+            write("memory.stat", statistics);
+            write("memory.current", "12288\n");
+            write(file, "");
+            release_cache(folder.path());
+            assert_eq!(read(folder.path(), file), released, "{statistics}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use berth_helper::wire::{receive_blocking, send_blocking};
 use nix::sched::{CloneFlags, unshare};
 use rustix::process::DumpableBehavior;
 
-use crate::cgroup::Group;
+use crate::cgroup::{Entrance, Group};
 use crate::options::Level;
 use crate::protocol::{ContainerEntry, Entry, ExecEntry, Go, Program, Report, WireError};
 
@@ -70,17 +70,23 @@ fn fail(control: &OwnedFd, error: WireError) -> ExitCode {
 
 /// Executes a container's program in this process.
 fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
-    join(entry.group.as_ref())?;
     let is_isolated = entry.level != Level::Plain;
     let config = &entry.config;
     let terminal;
     let program = if is_isolated {
-        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP).map_err(|error| internal("unshare", error))?;
+        let failed = |error| internal("control group", error);
+        let entrance = entry.group.as_ref().map(Group::entrance).transpose().map_err(failed)?;
+        unshare(CloneFlags::CLONE_NEWNS).map_err(|error| internal("unshare", error))?;
         let root = root::build(entry)?;
         terminal = if config.tty { Some(exec::open_terminal(&root.path.join("dev/ptmx"))?) } else { None };
         root.enter()?;
+        // The folders of the root are Berth's. In the container's group, their pages in the file cache
+        // would keep the kernel from freeing the group after the container has ended.
+        entrance.map_or(Ok(()), Entrance::enter).map_err(failed)?;
+        unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|error| internal("unshare", error))?;
         user::resolve(entry)?
     } else {
+        join(entry.group.as_ref())?;
         let program = plain::prepare(entry)?;
         terminal = if config.tty { Some(exec::open_terminal(Path::new("/dev/ptmx"))?) } else { None };
         program

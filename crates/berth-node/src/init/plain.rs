@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::mounts::open_within;
 use super::{Result, at, touch, user};
+use crate::folder::TERMINATION;
 use crate::protocol::{ContainerEntry, LandlockRules, Program, WireError};
 
 /// Prepares the folder of the container. Returns how to run the program.
@@ -50,7 +51,7 @@ pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     let working_dir = program.working_dir.display().to_string();
     program.working_dir = working_folder(entry, &root, &working_dir)?;
     if !entry.config.termination_message_path.is_empty() {
-        let message = entry.folder.join("termination");
+        let message = entry.folder.join(TERMINATION);
         touch(&message, 0o666)?;
         program.env.push(("BERTH_TERMINATION_MESSAGE".to_owned(), message.display().to_string()));
         rules.write.push(message);

@@ -13,6 +13,7 @@ use rustix::mount::{
 
 use super::mounts::{Bind, Root, Target, mounted, open_within};
 use super::{Result, at, devices, internal, secrets, touch};
+use crate::folder::TERMINATION;
 use crate::options::Level;
 use crate::overlay::{self, Changes};
 use crate::protocol::{ContainerEntry, HostRoot, WireError};
@@ -35,6 +36,9 @@ const READ_ONLY_IN_PROC: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/pr
 
 /// Folders of the host's files that each container replaces with an empty folder of its own.
 pub(super) const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
+
+/// Options of the file system that covers parts of the host's files.
+const COVER_OPTIONS: &CStr = c"mode=755,size=16m";
 
 /// Types of file systems that do not belong to the host's files.
 const VIRTUAL: [&str; 20] = [
@@ -124,13 +128,13 @@ pub(super) fn enter_empty() -> Result<()> {
 enum Files {
     /// Those of an image.
     Image,
-    /// Those of the host. The writable layer covers some of its secrets.
+    /// Those of the host. A layer above them covers some of its secrets.
     Host { covered: BTreeSet<PathBuf> },
 }
 
 /// Mounts the image's files, or the host's.
 fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<Files> {
-    let lower = match &entry.config.image.root {
+    let mut lower = match &entry.config.image.root {
         Some(ImageRoot::Layers { folders }) => folders.clone(),
         Some(ImageRoot::Folder { path }) => vec![path.clone()],
         None if entry.host_root == HostRoot::Binds => {
@@ -154,11 +158,31 @@ fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<Files> {
     copy_owner(&lower[lower.len() - 1], &upper);
     let mut files = Files::Image;
     if is_host {
-        make_private(&upper, is_user)?;
-        files = Files::Host { covered: secrets::cover(&upper, &entry.hidden, is_user) };
+        let layer = cover_layer(&upper, path, is_user)?;
+        files = Files::Host { covered: secrets::cover(&layer, &entry.hidden, is_user) };
+        if layer != upper {
+            lower.push(layer);
+        }
     }
     mount_overlay(&lower, &upper, &work, path, is_user)?;
     Ok(files)
+}
+
+/// The layer that covers parts of the host's files: a file system in memory at `path`, below the
+/// overlay that is mounted there next. On a disk, some twenty files per container would be written and
+/// removed, and a removal waits for the disk if it tells the disk about every free block (mount option
+/// `discard`). Old kernels do not support the needed attributes in memory (user namespaces before
+/// Linux 6.6). There, the writable layer covers these parts.
+fn cover_layer(upper: &Path, path: &Path, is_user: bool) -> Result<PathBuf> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", path, "tmpfs", flags, COVER_OPTIONS).map_err(|error| at("mount", path, error))?;
+    copy_owner(Path::new("/"), path);
+    if make_private(path, is_user).is_ok() {
+        return Ok(path.to_owned());
+    }
+    unmount(path, UnmountFlags::DETACH).map_err(|error| at("unmount", path, error))?;
+    make_private(upper, is_user)?;
+    Ok(upper.to_owned())
 }
 
 /// Mounts an overlay. `lower` has the lowest folder first.
@@ -176,21 +200,21 @@ fn mount_overlay(lower: &[PathBuf], upper: &Path, work: &Path, path: &Path, is_u
     Err(at("mount an overlay at", path, rustix::io::Errno::INVAL))
 }
 
-/// The attribute of a folder in the writable layer that shows nothing of the layers below.
+/// The attribute of a folder in a layer that shows nothing of the layers below.
 pub(super) fn opaque(is_user: bool) -> &'static CStr {
     if is_user { c"user.overlay.opaque" } else { c"trusted.overlay.opaque" }
 }
 
-/// Creates folders in the writable layer that hide the folders of the layers below.
-fn make_private(upper: &Path, is_user: bool) -> Result<()> {
+/// Creates folders in a layer that hide the folders of the layers below.
+fn make_private(layer: &Path, is_user: bool) -> Result<()> {
     for (name, mode) in PRIVATE {
         let host = Path::new("/").join(name);
         if !std::fs::symlink_metadata(&host).is_ok_and(|file| file.is_dir()) {
             continue;
         }
-        let folder = upper.join(name);
+        let folder = layer.join(name);
         if let Some(parent) = folder.parent()
-            && parent != upper
+            && parent != layer
         {
             make_folders(parent)?;
             copy_owner(&Path::new("/").join(name).parent().map(Path::to_owned).unwrap_or_default(), parent);
@@ -376,7 +400,7 @@ fn bind_termination_message(entry: &ContainerEntry, root: &Root) -> Result<()> {
     if entry.config.termination_message_path.is_empty() {
         return Ok(());
     }
-    let source = entry.folder.join("termination");
+    let source = entry.folder.join(TERMINATION);
     touch(&source, 0o666)?;
     std::fs::set_permissions(&source, PermissionsExt::from_mode(0o666))
         .map_err(|error| at("create", &source, error))?;
@@ -388,7 +412,7 @@ fn make_folders(path: &Path) -> Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| at("create", path, error))
 }
 
-/// Gives a folder of the writable layer the owner and permissions of the folder that it hides.
+/// Gives a folder of a layer the owner and permissions of the folder that it hides.
 pub(super) fn copy_owner(from: &Path, to: &Path) {
     if let Ok(metadata) = std::fs::metadata(from) {
         let _ = chown(to, Some(metadata.uid()), Some(metadata.gid()));

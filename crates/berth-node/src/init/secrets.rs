@@ -1,4 +1,4 @@
-//! The host's secrets in a container on the host's files: the writable layer covers them.
+//! The host's secrets in a container on the host's files: a layer above these files covers them.
 //!
 //! A secret file does not exist in the container, a secret folder is empty, and the password files
 //! lock the password of every user. The programs of the container can create their own files there,
@@ -20,16 +20,16 @@ use super::{Result, at};
 const PASSWORDS: [(&str, &str, &str); 2] =
     [("/etc/shadow", "/etc/passwd", ":*:::::::"), ("/etc/gshadow", "/etc/group", ":*::")];
 
-/// Covers the secrets of the file system `/` in the writable layer `upper`. Returns the covered ones;
-/// the others need a mount.
-pub(super) fn cover(upper: &Path, secrets: &[PathBuf], is_user: bool) -> BTreeSet<PathBuf> {
+/// Covers the secrets of the file system `/` in a layer above it. Returns the covered ones; the others
+/// need a mount.
+pub(super) fn cover(layer: &Path, secrets: &[PathBuf], is_user: bool) -> BTreeSet<PathBuf> {
     let Ok(top) = std::fs::metadata("/") else { return BTreeSet::new() };
     // A mount hides what a link leads to.
     let is_on_top =
         |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|file| file.dev() == top.dev() && !file.is_symlink());
     // The container does not see the host's files in these folders.
     let is_private = |path: &Path| PRIVATE.iter().any(|(name, _)| path.starts_with(Path::new("/").join(name)));
-    let is_covered = |path: &&PathBuf| is_private(path) || is_on_top(path) && cover_one(upper, path, is_user).is_ok();
+    let is_covered = |path: &&PathBuf| is_private(path) || is_on_top(path) && cover_one(layer, path, is_user).is_ok();
     secrets.iter().filter(is_covered).cloned().collect()
 }
 
@@ -51,8 +51,8 @@ fn passwords_of(path: &Path) -> Option<(&'static str, &'static str)> {
     found.map(|(_, names, fields)| (*names, *fields))
 }
 
-fn cover_one(upper: &Path, path: &Path, is_user: bool) -> std::io::Result<()> {
-    let mut layer = upper.to_owned();
+fn cover_one(top: &Path, path: &Path, is_user: bool) -> std::io::Result<()> {
+    let mut layer = top.to_owned();
     let mut host = PathBuf::from("/");
     let names: Vec<_> = path.iter().skip(1).collect();
     let (name, folders) = names.split_last().ok_or(std::io::ErrorKind::InvalidInput)?;

@@ -86,6 +86,7 @@ impl ProcessRuntime {
         for path in [folder.pods(), folder.trash()] {
             std::fs::create_dir_all(&path).map_err(failed)?;
         }
+        tree::spread(&folder.pods());
         let _ = std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o711));
         let lock = File::options().create(true).append(true).open(folder.lock()).map_err(failed)?;
         take_lock(&lock, &folder).await?;

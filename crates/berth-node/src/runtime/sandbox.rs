@@ -149,12 +149,26 @@ impl Node {
         network.connect(&config.uid, process.pid).await
     }
 
-    /// Kills the remaining processes of a pod and releases its resources.
-    pub(super) async fn stop_sandbox(&self, uid: &PodUid) -> Result<()> {
-        let operation = self.operation(uid);
-        let _operation = operation.lock().await;
+    /// Kills the remaining processes of a pod and removes its control groups. Its network is released
+    /// in the background, because that waits for other pods that end. Later operations on the pod
+    /// wait for it. If this process ends before that, the next one stops the sandbox again.
+    pub(super) async fn stop_sandbox(self: &Arc<Self>, uid: &PodUid) -> Result<()> {
+        let operation = self.operation(uid).lock_owned().await;
+        self.end(uid).await;
+        let (node, uid) = (self.clone(), uid.clone());
+        tokio::spawn(async move {
+            if let Err(error) = node.release(&uid).await {
+                tracing::warn!(pod = %uid, %error, "cannot disconnect a pod from the network; this is repeated when the pod is removed");
+            }
+            drop(operation);
+        });
+        Ok(())
+    }
+
+    /// Ends the supervisor of a pod and everything that it started.
+    async fn end(&self, uid: &PodUid) {
         let known = self.pods.lock().get(uid).cloned();
-        let Some(pod) = known else { return self.release(uid).await };
+        let Some(pod) = known else { return };
         let stop = async {
             let _ = Connection::call(&pod.folder, &Request::Shutdown).await;
             while is_alive(&pod.folder) {
@@ -166,7 +180,6 @@ impl Node {
             leftovers::kill_supervisor(&pod.folder);
         }
         pod.clean_up().await;
-        self.release(uid).await
     }
 
     async fn release(&self, uid: &PodUid) -> Result<()> {
@@ -179,11 +192,12 @@ impl Node {
     /// Removes a pod's folder.
     pub(super) async fn remove_sandbox(&self, uid: &PodUid) -> Result<()> {
         let folder = self.folder.pod(uid)?;
-        if self.pods.lock().contains_key(uid) {
-            self.stop_sandbox(uid).await?;
-        }
         let operation = self.operation(uid);
         let _operation = operation.lock().await;
+        if self.pods.lock().contains_key(uid) {
+            self.end(uid).await;
+            self.release(uid).await?;
+        }
         let was_known = self.pods.lock().remove(uid).is_some();
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {

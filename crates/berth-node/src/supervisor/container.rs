@@ -21,6 +21,7 @@ use super::pod::{Container, Live, Pause, Pod};
 use super::setup::shared_memory;
 use super::spawn::{Ended, Helper, PidNamespace};
 use crate::cgroup::{DeviceNumber, Group};
+use crate::folder::TERMINATION;
 use crate::journal::Record;
 use crate::log::{FILE_BYTES_MAX, LogFile, tail_text};
 use crate::options::Level;
@@ -41,6 +42,23 @@ struct Streams {
     program: Vec<OwnedFd>,
     stdin: Option<pipe::Sender>,
     outputs: Vec<(StreamName, pipe::Receiver)>,
+}
+
+/// The mount namespace of a container. It exists until this value is dropped.
+///
+/// Otherwise the last process of the container would remove the mounts when it ends, with the CPU time
+/// that the container may use. While it waits for CPU time, it holds the kernel's lock of all mounts,
+/// for which the starts of all other containers wait.
+struct Mounts {
+    _namespace: Option<std::fs::File>,
+}
+
+impl Mounts {
+    /// The namespace of a process. Where it cannot be opened, the kernel removes the mounts at the end
+    /// of the container.
+    fn of(pid: u32) -> Self {
+        Self { _namespace: std::fs::File::open(format!("/proc/{pid}/ns/mnt")).ok() }
+    }
 }
 
 /// Starts one run of a container, unless this run was started before.
@@ -91,6 +109,7 @@ async fn launch(
         Some((Report::Failed(error), _)) => return Err(error),
         None => return Err(killed_in_setup(helper).await),
     };
+    let mounts = Mounts::of(helper.pid);
     let id = config.id.clone();
     let process = ProcessId::of(helper.pid).ok_or_else(|| WireError::Internal(format!("container {id} has ended")))?;
     let started_at = now();
@@ -130,7 +149,7 @@ async fn launch(
     let pod = pod.clone();
     tokio::task::spawn_local(async move {
         let ended = helper.ended.await.unwrap_or(Ended { code: 137, signal: Some(9) });
-        finish(&pod, &container, &live, started_at, ended).await;
+        finish(&pod, &container, &live, mounts, started_at, ended).await;
     });
     Ok(status)
 }
@@ -164,7 +183,14 @@ fn add_failed(
 }
 
 /// Kills the processes that the program left behind, and records the program's end.
-async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_at: jiff::Timestamp, ended: Ended) {
+async fn finish(
+    pod: &Rc<Pod>,
+    container: &Container,
+    live: &Rc<Live>,
+    mounts: Mounts,
+    started_at: jiff::Timestamp,
+    ended: Ended,
+) {
     let finished_at = now();
     kill::kill_leftovers(pod, live).await;
     live.output.drain().await;
@@ -180,13 +206,20 @@ async fn finish(pod: &Rc<Pod>, container: &Container, live: &Rc<Live>, started_a
     pod.record_later(Record::Exited { id: live.config.id.clone(), exit: exit.clone() });
     pod.end(container, ContainerState::Exited(exit), ended.code);
     let (group, folder) = (live.group.clone(), pod.folder.container(&live.config.id));
-    // Files that the container wrote outside of volumes are no longer needed.
+    // Files that the container wrote outside of volumes are no longer needed. They are removed first,
+    // because the kernel would keep the group as long as their pages are in the file cache.
     let _ = tokio::task::spawn_blocking(move || {
+        drop(mounts);
+        let _ = tree::remove(&folder.join(TERMINATION));
+        // Empty folders take no space worth a wait for the disk. They are removed with the pod.
+        let upper = folder.join("upper");
+        if std::fs::read_dir(&upper).is_ok_and(|mut entries| entries.next().is_some()) {
+            for part in [upper, folder.join("work"), folder.join("root")] {
+                let _ = tree::remove(&part);
+            }
+        }
         if let Some(group) = group {
             let _ = group.remove();
-        }
-        for part in ["upper", "work", "root"] {
-            let _ = tree::remove(&folder.join(part));
         }
     })
     .await;
@@ -302,7 +335,7 @@ fn oom_score(config: &ContainerConfig, machine_memory_bytes: u64) -> i64 {
 }
 
 fn termination_message(pod: &Pod, config: &ContainerConfig, code: i32) -> String {
-    let path = pod.folder.container(&config.id).join("termination");
+    let path = pod.folder.container(&config.id).join(TERMINATION);
     let message = read_message(&path).unwrap_or_default();
     let falls_back = config.termination_message_policy == TerminationMessagePolicy::FallbackToLogsOnError;
     if message.is_empty() && falls_back && code != 0 {

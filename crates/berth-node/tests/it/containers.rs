@@ -203,6 +203,25 @@ async fn every_process_of_a_container_is_in_its_control_groups() {
     }
 }
 
+/// The kernel keeps a removed memory group for as long as a page of the file cache is charged to it.
+#[tokio::test]
+async fn the_root_of_a_container_charges_no_file_cache_to_its_memory_group() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let script = "cd /sys/fs/cgroup; cat memory/memory.stat 2>/dev/null || cat memory.stat";
+    // The first runs may read the programs from the disk.
+    for attempt in 0.. {
+        let (exit, statistics) = node.run(script).await;
+        if exit.exit_code != 0 {
+            return berth_testing::skip("this machine has no memory groups");
+        }
+        let charged = |key: &str| statistics.lines().any(|line| line.split_once(' ') == Some((key, "0")));
+        if charged("total_cache") || charged("file") {
+            return;
+        }
+        assert!(attempt < 5, "{statistics}");
+    }
+}
+
 #[tokio::test]
 async fn containers_of_a_pod_share_its_network_and_not_its_processes() {
     let Some(node) = Node::open(Level::Full).await else { return };

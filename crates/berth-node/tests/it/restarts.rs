@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use berth_node::Level;
 use berth_pod_runtime::{ContainerConfig, ContainerState, PodRuntime, PodUid, Result, RuntimeError, SandboxNetwork};
@@ -191,6 +192,9 @@ struct Network {
     is_broken: AtomicBool,
     is_new: AtomicBool,
     connected: AtomicU32,
+    /// Held by the test while it delays releases.
+    releasing: tokio::sync::Mutex<()>,
+    released: AtomicU32,
 }
 
 impl SandboxNetwork for Network {
@@ -213,8 +217,33 @@ impl SandboxNetwork for Network {
     }
 
     fn release<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            let _turn = self.releasing.lock().await;
+            self.released.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
     }
+}
+
+#[tokio::test]
+async fn the_network_of_a_stopped_pod_is_released_in_the_background_and_before_the_pod_is_removed() {
+    let network = Arc::new(Network::default());
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let Some(node) = Node::open_with(Level::Full, folder, Some(network.clone())).await else { return };
+    let pod = node.sandbox().await;
+    let supervisor = node.supervisor(&pod);
+    let releasing = network.releasing.lock().await;
+    node.runtime.stop_sandbox(&pod).await.unwrap();
+    assert!(!is_alive(supervisor));
+    let removal = node.runtime.remove_sandbox(&pod);
+    tokio::pin!(removal);
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut removal).await;
+    assert!(early.is_err(), "the address of a removed pod would not be free");
+    assert_eq!(network.released.load(Ordering::Relaxed), 0);
+    drop(releasing);
+    removal.await.unwrap();
+    assert!(network.released.load(Ordering::Relaxed) > 0);
+    assert!(node.runtime.pod(&pod).is_none());
 }
 
 #[tokio::test]

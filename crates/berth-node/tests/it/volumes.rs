@@ -212,6 +212,11 @@ async fn containers_write_to_a_copy_of_the_hosts_files() {
     assert_eq!(exit.exit_code, 0);
     assert_eq!(log, "x\n/run:\n\n/tmp:\n");
     assert!(!std::path::Path::new("/etc").join(&name).exists());
+    let pod = node.sandbox().await;
+    let id = node.start(&pod, "ls -A /tmp /run && echo ready && sleep 1000").await;
+    node.wait_for_log(&id, "ready").await;
+    let written = std::fs::read_dir(node.pod_folder(&pod).join("containers/main_0/upper")).unwrap();
+    assert_eq!(written.count(), 0, "what covers the host's files is written to the disk for each container");
     let (exit, _) = node.run_with("echo x > /etc/new", |config| config.security.read_only_root_filesystem = true).await;
     assert_ne!(exit.exit_code, 0);
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use berth_apimachinery::field;
@@ -45,6 +46,10 @@ use webhook::{Further, WebhookOptions};
 
 /// Controllers that other options of `berth controller` add: `--appwrapper`, and the slack queue.
 const OF_OPERATORS: &[&str] = &["appwrapper", "node-health-quota"];
+
+/// Period in which objects that were not used are packed. A Job of some seconds stays unpacked from its
+/// creation to its end.
+const PACK_PERIOD: Duration = Duration::from_secs(10);
 
 /// Options of `berth controller`.
 #[derive(Args)]
@@ -113,6 +118,7 @@ fn gates(text: &str) -> Result<FeatureGates, String> {
 
 /// Runs until Ctrl-C (or SIGTERM).
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::use_small_pages();
     process::run(control(options))
 }
 
@@ -265,6 +271,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(dump_on_signal(controllers.clone()));
+    tasks.spawn(manager.packers().run(PACK_PERIOD));
     let leading = Leading::default();
     // Webhooks and aggregated APIs.
     let certificate = match hooks {

@@ -24,6 +24,8 @@ pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
 
 /// Name of the default LocalQueue. If a namespace has it, its jobs without a queue name use it.
 const DEFAULT_QUEUE: &str = "default";
+/// The mark of pods that are queued for their LeaderWorkerSet.
+const LEADER_WORKER_SETS: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
 
 /// The part of the configuration that selects held objects: values, or placeholders of a template.
 #[derive(Clone, Debug, PartialEq)]
@@ -366,6 +368,16 @@ fn names_queue() -> String {
     format!("has(object.metadata.labels) && '{}' in object.metadata.labels", labels::QUEUE_NAME)
 }
 
+/// The condition that the object is the StatefulSet of the workers of a LeaderWorkerSet's replica. It has
+/// the labels of the set and belongs to a pod, so only the mark of its template shows whose part it is.
+fn is_of_replica() -> String {
+    format!(
+        "request.kind.kind == 'StatefulSet' && \
+         object.spec.template.?metadata.?annotations[?'{}'].orValue('') == '{LEADER_WORKER_SETS}'",
+        annotations::POD_SUSPENDING_PARENT
+    )
+}
+
 /// Common parts of all policies for objects that create pods: the pod templates get the `queue` (an
 /// expression), if there is one, and the mark that their pods are held. `metadata` is an
 /// initializer of the object's own metadata, followed by a comma, or empty.
@@ -393,7 +405,7 @@ fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata:
     let plain =
         |annotations: &str| format!("Object{{{metadata}spec: Object.spec{{template: {}}}}}", template(at, annotations));
     let at = "Object.spec.leaderWorkerTemplate";
-    let group = simple("leaderworkerset.x-k8s.io/leaderworkerset");
+    let group = simple(LEADER_WORKER_SETS);
     let worker = format!("workerTemplate: {}", template(&format!("{at}.workerTemplate"), &group));
     let leader = format!("leaderTemplate: {}", template(&format!("{at}.leaderTemplate"), &group));
     let groups =
@@ -411,7 +423,7 @@ fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata:
         queued: false,
         conditions: vec![
             ("is-integrated", is_on(held, frameworks)),
-            ("is-no-part", format!("!({})", is_owned(&managing()))),
+            ("is-no-part", format!("!({} || {})", is_owned(&managing()), is_of_replica())),
         ],
         variables: vec![("labels", labels)],
         mutation: format!(

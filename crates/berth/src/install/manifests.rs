@@ -188,7 +188,10 @@ fn webhook_service(values: &Values) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": values.settings.service, "namespace": values.namespace, "labels": rights::labels(&[])},
-        "spec": {"selector": selector(), "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+        "spec": {
+            "type": "ClusterIP", "selector": selector(),
+            "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}],
+        },
     })
 }
 
@@ -318,7 +321,10 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": metadata("berth-metrics"),
-            "spec": {"selector": selector, "ports": [{"name": "metrics", "port": 8080, "targetPort": "metrics"}]},
+            "spec": {
+                "type": "ClusterIP", "selector": selector,
+                "ports": [{"name": "metrics", "port": 8080, "targetPort": "metrics"}],
+            },
         }),
         json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(NAME),
@@ -455,6 +461,11 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         let expression = format!("request.userInfo.username != '{own}'");
         status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
         hooks.push(status);
+    }
+    if kind == "MutatingWebhookConfiguration" {
+        for hook in &mut hooks {
+            hook["reinvocationPolicy"] = json!("Never");
+        }
     }
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,

@@ -2,6 +2,7 @@
 //! controller` are called over TLS, and while the controllers are down the policies hold queued
 //! jobs.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -481,4 +482,56 @@ fn only_the_controllers_write_statuses_unchecked(here: &Installed) {
     let answer = cluster.kubectl(&[&patch[..], &["--as", own, "--dry-run=server"]].concat());
     let said = String::from_utf8_lossy(&answer.stderr);
     assert!(answer.status.success(), "{said}");
+}
+
+#[test]
+fn the_groups_of_a_leader_worker_set_have_its_uid_and_quota_for_workers_to_come() {
+    const NAME: &str = "leaderworkerset.sigs.k8s.io/name=web";
+    if !has_kubectl() {
+        return;
+    }
+    let here = Installed::new(None);
+    let cluster = &here.cluster;
+    let _machines = Process::cluster(cluster, &[]);
+    let _controller = here.controller(&[]);
+    here.queue("team", "main", "2");
+    let mut templates = ["500m", "250m"].map(|cpu| template(cpu, "web"));
+    for template in &mut templates {
+        template["spec"]["restartPolicy"] = json!("Always");
+    }
+    let [leader, worker] = templates;
+    let spec = json!({"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": {
+        "size": 3, "leaderTemplate": leader, "workerTemplate": worker}});
+    let set = object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "web", "team", Some("main"), spec);
+    // The names of the groups and the roles of the pods.
+    let seen = || {
+        let pods = cluster.get(&["pods", "-n", "team", "-l", NAME]);
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        let text =
+            |pod: &Value, field: &str, key: &str| pod["metadata"][field][key].as_str().unwrap_or_default().to_owned();
+        let groups: BTreeSet<String> =
+            pods.iter().map(|pod| text(pod, "labels", "kueue.x-k8s.io/pod-group-name")).collect();
+        let mut roles: Vec<String> =
+            pods.iter().map(|pod| text(pod, "annotations", "kueue.x-k8s.io/role-hash")).collect();
+        roles.sort();
+        (groups.into_iter().collect::<Vec<_>>().join(" "), roles.join(" "))
+    };
+    here.create(&set);
+    cluster.wait_until("the group to run", 60, |_| here.running("team", NAME) == 3);
+    let (first, roles) = seen();
+    assert_eq!(roles, "leader worker worker");
+    let workload = here.get("workload", &first, "team");
+    let counts = workload["spec"]["podSets"].as_array().expect("pod sets").iter();
+    let counts: Vec<String> = counts.map(|set| format!("{} {}", set["name"], set["count"]).replace('"', "")).collect();
+    assert_eq!(counts, ["leader 1", "worker 2"], "{workload}");
+    let uid = here.get("leaderworkerset", "web", "team")["metadata"]["uid"].clone();
+    assert_eq!(workload["metadata"]["labels"]["kueue.x-k8s.io/job-uid"], uid);
+
+    // Another set of the same name has groups of its own.
+    cluster.run(&["delete", "leaderworkerset", "web", "-n", "team"]);
+    cluster.wait_until("the pods to be gone", 60, |_| seen().1.is_empty());
+    here.create(&set);
+    cluster.wait_until("the new group to run", 60, |_| here.running("team", NAME) == 3);
+    let (second, _) = seen();
+    assert!(!second.contains(' ') && second != first, "{first}, then {second}");
 }

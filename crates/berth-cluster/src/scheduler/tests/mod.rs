@@ -1,5 +1,6 @@
 //! The scheduler's state without an API: changes in, decisions out, which are applied at once.
 
+mod extended;
 mod groups;
 mod pod_groups;
 mod random;
@@ -13,6 +14,7 @@ use berth_api::scheduling::PodGroup;
 use berth_runtime::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 
 use super::{Decision, Profile, Results, State};
@@ -27,6 +29,8 @@ struct World {
     nodes: BTreeMap<String, Arc<Node>>,
     config_maps: BTreeMap<String, Arc<ConfigMap>>,
     groups: BTreeMap<String, Arc<PodGroup>>,
+    /// Claims for extended resources.
+    claims: BTreeMap<String, Arc<ResourceClaim>>,
     /// Messages of events, by pod.
     events: BTreeMap<String, String>,
     /// Pods that were bound, in order.
@@ -45,6 +49,7 @@ impl World {
             nodes: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             groups: BTreeMap::new(),
+            claims: BTreeMap::new(),
             events: BTreeMap::new(),
             bound: Vec::new(),
             stops_slowly: false,
@@ -203,9 +208,11 @@ impl World {
         for decision in decisions {
             match decision {
                 Decision::Bind { pod, node } => {
+                    self.make_claim(&pod);
                     self.bound.push(pod.key.name.clone());
                     self.change(&pod.key.name, |pod| pod["spec"]["nodeName"] = json!(node));
                 }
+                Decision::Discard { claim, .. } => self.delete_claim(&claim.name),
                 Decision::Prepare { .. } => panic!("no pod of these tests has claims"),
                 Decision::Wait { pod, message, nominated, victims } => {
                     for victim in victims {

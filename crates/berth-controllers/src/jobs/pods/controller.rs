@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::reconcile::{reconcile, set_of};
-use super::{Unit, prebuilt, stateful_set};
+use super::{Unit, prebuilt, replica, stateful_set};
 use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -61,6 +61,22 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
                 keys.extend(names.map(|name| Unit::Group { name }.key(&namespace)));
             }
             keys
+        });
+    }
+    // The pods of a replica may have been seen before their set.
+    let of_sets = pods.index(|pod: &Pod| {
+        let set = pod.labels().get(replica::SET_NAME).filter(|_| replica::is_part(pod));
+        let namespace = pod.namespace().unwrap_or_default();
+        set.map(|set| ObjectKey::namespaced(namespace, set.as_str()).to_string()).into_iter().collect()
+    });
+    if config.integrations.enabled(replica::PARENT) {
+        let gates = config.gates();
+        builder = builder.watch(&stores.leader_worker_sets, move |delta| {
+            let is_new =
+                delta.old.as_ref().is_none_or(|old| delta.new.as_ref().is_some_and(|new| old.spec != new.spec));
+            let key = ObjectKey::of(delta.latest().as_ref()).to_string();
+            let pods = if is_new { of_sets.get(&key) } else { Vec::new() };
+            pods.iter().filter_map(|pod| key_of_pod(pod, &gates)).collect::<BTreeSet<_>>()
         });
     }
     let gates = config.gates();

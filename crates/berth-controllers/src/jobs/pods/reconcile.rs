@@ -267,7 +267,7 @@ impl Reconcile<'_> {
         }
         let workload = match self.of_set()? {
             Some(workload) => workload,
-            None => match self.group.pod_sets(self.context.gates) {
+            None => match self.pod_sets() {
                 Ok(pod_sets) => self.construct(pod_sets)?,
                 Err(message) => {
                     // A new pod, or a change to one, triggers the next reconcile.
@@ -280,6 +280,14 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
         self.report(PlannedEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
+    }
+
+    /// The pod sets of a new Workload: those of the pods, or of the templates of a replica whose workers
+    /// wait for its leader.
+    fn pod_sets(&self) -> Result<Vec<PodSet>, String> {
+        let (stores, gates) = (self.context.stores, self.context.gates);
+        let ahead = |why| replica::pod_sets_ahead(stores, self.group.first(), gates).unwrap_or(Err(why));
+        self.group.pod_sets(gates).or_else(ahead)
     }
 
     /// A new Workload of a StatefulSet's pods.

@@ -2,7 +2,9 @@
 //! other than the embedded one. The API groups of the controllers ([`super::aggregated`]) are on
 //! the same port, with the same certificate.
 //!
-//! Every replica serves, leader or not. Lookups read the controllers' caches.
+//! Every replica serves, leader or not. Lookups read the controllers' caches, except for the
+//! LeaderWorkerSet of a new pod: the name of the pod's group has the set's UID, and a late cache would
+//! give two pods of one group different names.
 
 pub mod app_wrappers;
 mod issued;
@@ -18,15 +20,15 @@ use berth_controllers::aggregated::SERVICE;
 use berth_controllers::configuration::Process;
 use berth_controllers::configuration::process::{Tls, WEBHOOK_PORT};
 use berth_controllers::webhooks::review::{self, Stage};
-use berth_controllers::webhooks::{Lookup, Webhooks};
+use berth_controllers::webhooks::{Lookup, Webhooks, set_of_new_pod};
 use berth_controllers::{Config, duration, rights};
 use berth_embedded::api::Controllers;
-use berth_runtime::Clock;
+use berth_runtime::{Clock, ObjectKey, brief};
 use clap::Args;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use kube::Client;
+use kube::{Api, Client, Resource};
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 use serde_json::Value;
@@ -38,6 +40,7 @@ use crate::component::certificate::{self, Certificate};
 use crate::component::listen::{self, BindAddress, Handler};
 use app_wrappers::AppWrappers;
 use berth_api::berth::NodeHealthConfiguration;
+use berth_api::frameworks::LeaderWorkerSet;
 use berth_operators::health::avoid_unhealthy_nodes;
 use issued::{Certificates, Material};
 
@@ -175,7 +178,7 @@ impl Bound {
         tasks.spawn(listen::serve(
             self.listener,
             Some(Arc::new(tls)),
-            handler(Webhooks::new(config), controllers, aggregated, further),
+            handler(Webhooks::new(config), controllers, aggregated, further, client.clone()),
         ));
         tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
         Ok(certificate)
@@ -264,15 +267,21 @@ fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
     certificate::certified(&material.certificate_pem, &material.key_pem)
 }
 
-fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated, further: Further) -> Handler {
-    let shared = Arc::new((webhooks, controllers, aggregated, further));
+fn handler(
+    webhooks: Webhooks,
+    controllers: Controllers,
+    aggregated: Aggregated,
+    further: Further,
+    client: Client,
+) -> Handler {
+    let shared = Arc::new((webhooks, controllers, aggregated, further, client));
     Arc::new(move |request| {
         let shared = shared.clone();
         Box::pin(async move {
             if request.uri().path().starts_with("/apis/") {
                 return shared.2.answer(request).await;
             }
-            answer(request, &shared.0, &shared.1, &shared.3).await
+            answer(request, &shared.0, &shared.1, &shared.3, &shared.4).await
         })
     })
 }
@@ -282,6 +291,7 @@ async fn answer(
     webhooks: &Webhooks,
     controllers: &Controllers,
     further: &Further,
+    client: &Client,
 ) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let app_wrappers = further.app_wrappers.as_ref();
@@ -307,10 +317,19 @@ async fn answer(
             Err(message) => Err(message),
         });
     }
+    let needed = review.as_ref().ok().filter(|_| path == "/mutate").and_then(set_of_new_pod);
+    let read = match needed {
+        Some(key) => read_set(client, key).await.map(Some),
+        None => Ok(None),
+    };
     reviewed(review.and_then(|review| {
         let installed = controllers.installed();
         let stores = installed.as_ref().map(|installed| &installed.stores);
-        let lookup: Lookup<'_> = &|group, resource, namespace, name| stores?.find(group, resource, namespace, name);
+        let read = read?;
+        let lookup: Lookup<'_> = &|group, resource, namespace, name| match &read {
+            Some((key, set)) if is_of(key, group, resource, namespace, name) => set.clone(),
+            _ => stores?.find(group, resource, namespace, name),
+        };
         match path.as_str() {
             "/mutate" => review::admission_also(webhooks, Stage::Mutate, &review, lookup, &|request, object| {
                 let is_new_pod = (request.group, request.resource) == ("", "pods") && request.old_object.is_none();
@@ -322,6 +341,21 @@ async fn answer(
             _ => review::conversion(&review),
         }
     }))
+}
+
+/// A LeaderWorkerSet as the API server has it now; `None` if it does not exist.
+async fn read_set(client: &Client, key: ObjectKey) -> Result<(ObjectKey, Option<Arc<Value>>), String> {
+    let api: Api<LeaderWorkerSet> = Api::namespaced(client.clone(), &key.namespace);
+    let failed = |error: &dyn std::fmt::Display| format!("LeaderWorkerSet {key} of the pod cannot be read: {error}");
+    let set = berth_runtime::write::get_opt(&api, &key.name).await.map_err(|error| failed(&brief(&error)))?;
+    let set = set.map(|set| berth_api::json::to_value(&set)).transpose().map_err(|error| failed(&error))?;
+    Ok((key, set.map(Arc::new)))
+}
+
+/// True if a lookup is for the LeaderWorkerSet with this key.
+fn is_of(key: &ObjectKey, group: &str, resource: &str, namespace: &str, name: &str) -> bool {
+    let is_kind = group == LeaderWorkerSet::group(&()) && resource == LeaderWorkerSet::plural(&());
+    is_kind && (key.namespace.as_str(), key.name.as_str()) == (namespace, name)
 }
 
 /// The response with a review, or the reason why a body is none.

@@ -1,6 +1,9 @@
 //! The Helm chart, generated from the objects that `berth install` prints. Values that differ
-//! between installations are inserted as marks, and marks become template expressions.
+//! between installations are inserted as marks, and marks become template expressions. Values that only
+//! the chart has are those of [`of_kueue`].
 //! `deploy/helm/berth` has the result; a test generates it again and compares.
+
+mod of_kueue;
 
 use std::path::Path;
 
@@ -9,13 +12,16 @@ use berth_controllers::configuration::process as usual;
 use berth_controllers::rights;
 use serde_json::{Value, json};
 
-use super::hold::{self, Held};
+use super::hold::Held;
 use super::manifests::{self, Parts, Settings, Values};
 use super::pages::{self, Pages};
 use crate::controller::webhook::DASHBOARD_SERVICE;
 
 const OPEN: &str = "@@{";
 const CLOSE: &str = "}@@";
+
+/// The configuration file, as a Helm expression.
+const FILE: &str = "(fromYaml .Values.managerConfig.controllerManagerConfigYaml)";
 
 /// A value that Helm inserts.
 fn mark(expression: &str) -> String {
@@ -25,7 +31,6 @@ fn mark(expression: &str) -> String {
 /// The values that the objects share with the configuration file, each as the Helm expression that
 /// computes it.
 fn settings(of: fn(&str) -> String) -> Settings {
-    const FILE: &str = "(fromYaml .Values.configuration)";
     let text = |section: &str, field: &str, usual: &str| {
         of(&format!("dig `{section}` `{field}` `` {FILE} | default {usual} | quote"))
     };
@@ -54,9 +59,9 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let values = Values {
         namespace: mark(".Release.Namespace | quote"),
         namespace_in_text: mark(".Release.Namespace"),
-        image: mark(".Values.image | quote"),
-        replicas: json!(mark(".Values.replicas")),
-        configuration: mark(".Values.configuration | quote"),
+        image: mark(of_kueue::IMAGE),
+        replicas: json!(mark(".Values.controllerManager.replicas")),
+        configuration: mark(".Values.managerConfig.controllerManagerConfigYaml | quote"),
         settings: settings(mark),
         held: Held {
             frameworks: mark("$frameworks"),
@@ -65,9 +70,10 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
             spared: Held::spared_beside(&mark(".Release.Namespace")),
         },
     };
-    let plain = manifests::objects(&values, &Parts::default());
+    let objects = |parts: &Parts| of_kueue::insert(manifests::objects(&values, parts), mark);
+    let plain = objects(&Parts::default());
     let hold_policy = || Some(mark(".Values.holdPolicy"));
-    let held = manifests::objects(&values, &Parts { hold_policy: hold_policy(), ..Parts::default() });
+    let held = objects(&Parts { hold_policy: hold_policy(), ..Parts::default() });
     // The objects of all options. Conditions select those of the values.
     let all = Parts {
         app_wrappers: true,
@@ -77,16 +83,16 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         pages: Some(pages_of(mark)),
         ..Parts::default()
     };
-    let complete = manifests::objects(&values, &all);
-    let complete_held = manifests::objects(&values, &Parts { hold_policy: hold_policy(), ..all });
+    let complete = objects(&all);
+    let complete_held = objects(&Parts { hold_policy: hold_policy(), ..all });
     // Helm creates the namespace (--create-namespace). A chart that creates its own namespace
     // cannot be uninstalled cleanly.
     let body: Vec<&Value> = complete.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let policies: Vec<&Value> = held.iter().filter(is_policy).collect();
-    let definitions = manifests::definitions(&values);
-    let controller = body.iter().copied().filter(|o| !is_rbac(o) && option_of(o).is_none());
-    let controller = conditional(&documents(controller)?);
-    let rbac = documents(body.iter().copied().filter(|o| is_rbac(o) && option_of(o).is_none()))?;
+    let definitions = of_kueue::insert(manifests::definitions(&values), mark);
+    let common = |rbac: bool| body.iter().copied().filter(move |o| is_rbac(o) == rbac && option_of(o).is_none());
+    let controller = of_kueue::checks() + &of_kueue::conditional(&conditional(&guarded_documents(common(false))?));
+    let rbac = guarded_documents(common(true))?;
     let of_option = |option: &str| documents(body.iter().copied().filter(|o| option_of(o) == Some(option)));
     let options = guarded(".Values.appwrapper", &of_option("appwrapper")?)
         + &guarded("or .Values.nodeHealth .Values.slackQueue", &of_option("node-health")?)
@@ -103,15 +109,18 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         hooks(&held, &complete_held)?,
         hooks(&plain, &complete)?
     );
+    let definitions = of_kueue::conditional(&documents(definitions.iter())?);
     let file = |name: &str, text: String| (name.to_owned(), text);
     Ok(vec![
         file("Chart.yaml", about()),
-        file("values.yaml", defaults()?),
+        file("values.yaml", of_kueue::defaults()?),
+        file("values.schema.json", of_kueue::SCHEMA.to_owned()),
         file("templates/controller.yaml", controller),
-        file("templates/crds.yaml", guarded(".Values.crds", &documents(definitions.iter())?)),
+        file("templates/crds.yaml", guarded(".Values.crds", &definitions)),
+        file("templates/extras.yaml", of_kueue::extras()),
         file("templates/options.yaml", options),
         file("templates/rbac.yaml", rbac),
-        file("templates/webhooks.yaml", hooks),
+        file("templates/webhooks.yaml", of_kueue::conditional(&hooks)),
     ])
 }
 
@@ -216,7 +225,7 @@ fn variables() -> String {
     let selector = "(dict \"matchExpressions\" (list (dict \"key\" \"kubernetes.io/metadata.name\" \"operator\" \"NotIn\" \
                     \"values\" (list \"kube-system\" ($configuration.namespace | default .Release.Namespace)))))";
     let lines = [
-        "$configuration := fromYaml .Values.configuration".to_owned(),
+        format!("$configuration := {FILE}"),
         "$integrations := $configuration.integrations | default dict".to_owned(),
         "$frameworks := $integrations.frameworks | default (list \"batch/job\") | join \",\"".to_owned(),
         "$selector := $configuration.managedJobsNamespaceSelector".to_owned(),
@@ -251,42 +260,14 @@ fn about() -> String {
     )
 }
 
-/// `values.yaml`: the defaults of `berth install`.
-fn defaults() -> anyhow::Result<String> {
-    let configuration = manifests::configuration().lines().map(|line| format!("  {line}\n")).collect::<String>();
-    Ok(format!(
-        "# Made by `berth install --chart`; do not edit.\n\
-         # Image of the controllers.\nimage: {}\n\
-         # Number of replicas. One of them leads.\nreplicas: {}\n\
-         # Whether to install the CustomResourceDefinitions.\ncrds: true\n\
-         # API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while no\n\
-         # controller responds. v1 needs Kubernetes 1.36. v1beta1 needs Kubernetes 1.34 with API version\n\
-         # v1beta1 and feature gate MutatingAdmissionPolicy enabled. With \"\", objects that name a queue are rejected while no controller\n\
-         # is available.\n\
-         holdPolicy: {}\n\
-         # Whether the controllers run AppWrappers, in place of AppWrapper's own controller.\nappwrapper: false\n\
-         # Whether metrics are served over HTTPS, to clients with a token that may get the path /metrics.\n\
-         metricsSecure: false\n\
-         # Whether pods of queued jobs avoid unhealthy nodes and leave them.\nnodeHealth: false\n\
-         # ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. It implies\n\
-         # nodeHealth.\nslackQueue: \"\"\n\
-         # Whether the controllers serve the web pages, behind Service berth-dashboard.\ndashboard: false\n\
-         # Port of the pages in the pods.\ndashboardPort: {}\n\
-         # Type of the Service: ClusterIP, NodePort or LoadBalancer.\ndashboardServiceType: ClusterIP\n\
-         # Host names under which readers open the pages, separated by commas.\ndashboardHosts: \"\"\n\
-         # Secret with the certificate of the pages (tls.crt, tls.key). \"\": the webhooks' certificate.\n\
-         dashboardTlsSecret: \"\"\n\
-         # Whether readers with a client certificate are let in: the controllers may impersonate users and groups.\n\
-         dashboardImpersonation: false\n\
-         # Secret with ca.crt, the certificate authority of a proxy that authenticates readers. It implies\n\
-         # dashboardImpersonation.\ndashboardProxySecret: \"\"\n\
-         # Common name of the proxy's certificate. \"\": any name.\ndashboardProxyName: \"\"\n\
-         # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
-        manifests::IMAGE,
-        manifests::REPLICAS,
-        hold::VERSION,
-        pages::PORT
-    ))
+/// The documents of objects, with the conditions of those that can be left out.
+fn guarded_documents<'a>(objects: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for object in objects {
+        let document = documents([object].into_iter())?;
+        text.push_str(&of_kueue::condition_of(object).map_or(document.clone(), |value| guarded(value, &document)));
+    }
+    Ok(text)
 }
 
 fn documents<'a>(objects: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
@@ -348,11 +329,22 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/berth")
     }
 
-    /// Evaluates expressions as Helm does, as far as the chart uses them.
-    fn render(template: &str, values: &[(String, String)]) -> String {
+    /// Evaluates expressions as Helm does, as far as the chart uses them: known ones, and values.
+    fn render(template: &str, known: &[(String, String)], values: &Value) -> String {
         let mut text = template.to_owned();
-        for (expression, value) in values {
+        for (expression, value) in known {
             text = text.replace(&format!("{{{{ {expression} }}}}"), value);
+        }
+        while let Some(at) = text.find("{{ .Values.") {
+            let end = at + text[at..].find(" }}").expect("an end");
+            let expression = &text[at + "{{ .Values".len()..end];
+            let (path, form) = expression.split_once(" | ").unwrap_or((expression, ""));
+            let value = values.pointer(&path.replace('.', "/")).unwrap_or_else(|| panic!("{path} has no value"));
+            let value = match (form, value) {
+                ("", Value::String(text)) => text.clone(),
+                _ => value.to_string(),
+            };
+            text.replace_range(at..end + " }}".len(), &value);
         }
         text
     }
@@ -395,14 +387,19 @@ mod tests {
             held: Held::of(&Config::default(), "berth-system"),
         };
         let namespaces = values.held.namespaces.to_string();
-        let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());
-        let replicas = manifests::REPLICAS.to_string();
+        let image = json!(values.image).to_string();
+        let labels = berth_controllers::rights::labels(&[]);
+        let of_metrics = of_kueue::with_further(&labels, "metricsService.labels");
+        let container = json!({"kubectl.kubernetes.io/default-container": "controller"});
+        let of_pods = of_kueue::with_further(&container, "controllerManager.manager.podAnnotations");
+        let (labels, container) = (labels.to_string(), container.to_string());
+        let defaults: Value = serde_saphyr::from_str(&of_kueue::defaults().expect("values")).expect("YAML");
         let known = [
             (".Release.Namespace | quote", "\"berth-system\""),
             (".Release.Namespace", "berth-system"),
-            (".Values.image | quote", image.as_str()),
-            (".Values.replicas", replicas.as_str()),
-            (".Values.configuration | quote", configuration.as_str()),
+            (of_kueue::IMAGE, image.as_str()),
+            (of_metrics.as_str(), labels.as_str()),
+            (of_pods.as_str(), container.as_str()),
             (".Values.holdPolicy", "v1beta1"),
             (".Values.slackQueue", "slack"),
             (".Values.dashboardPort", "8443"),
@@ -429,12 +426,22 @@ mod tests {
             let holds = |condition: &str| match condition {
                 ".Values.crds" => true,
                 ".Values.holdPolicy" => hold_policy.is_some(),
+                ".Values.enableVisibilityAuthReaderRoleBinding" => true,
+                ".Values.controllerManager.podDisruptionBudget.enabled" => true,
+                // Values without a counterpart in `berth install`.
+                other if other.starts_with(".Values.controllerManager.") || other.starts_with(".Values.enable") => {
+                    false
+                }
+                ".Values.metricsService.annotations" | ".Values.webhookService.ipDualStack.enabled" => false,
                 _ => options,
             };
             let mut rendered: Vec<Value> = Vec::new();
             for (name, text) in files().expect("a chart") {
-                let Some(template) = name.strip_prefix("templates/") else { continue };
-                let text = render(&chosen(&text.replace(&variables(), ""), holds), &known);
+                let Some(template) = name.strip_prefix("templates/").filter(|it| *it != "extras.yaml") else {
+                    continue;
+                };
+                let text = text.replace(&variables(), "").replace(&of_kueue::checks(), "");
+                let text = render(&chosen(&text, holds), &known, &defaults);
                 assert!(!text.contains("{{"), "{template}: an expression without a value");
                 // Descriptions may end in dashes. A document begins with a line of three dashes.
                 for document in format!("\n{text}").split("\n---\n").filter(|document| !document.trim().is_empty()) {
