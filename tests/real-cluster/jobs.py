@@ -5,6 +5,7 @@
   jobs.py KUBECONFIG snapshot FILE                  jobs, pods and workloads
   jobs.py KUBECONFIG compare BEFORE                 what a change of controllers must not change
   jobs.py KUBECONFIG reads FILE                     reads workloads in v1beta1 ten times a second
+  jobs.py KUBECONFIG flow PREFIX SECONDS            five short Jobs a second, and how long each waits
 """
 
 import collections
@@ -72,6 +73,58 @@ def create(cluster, prefix, count, queues=10):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         results = collections.Counter(pool.map(one, range(count)))
     print(f"created {count} in {time.time() - started:.1f} s:", dict(results))
+
+
+def flow(cluster, prefix, seconds):
+    """Creates Jobs that find free quota, and prints the longest waits from creation to start."""
+    created, started, failed = {}, {}, []
+
+    def follow():
+        version = cluster.request("GET", "/apis/batch/v1/namespaces/default/jobs?limit=1")[1]["metadata"]["resourceVersion"]
+        while True:
+            path = f"/apis/batch/v1/namespaces/default/jobs?watch=1&labelSelector=flow={prefix}&resourceVersion={version}"
+            connection = http.client.HTTPSConnection(cluster.host, context=cluster.context, timeout=600)
+            try:
+                connection.request("GET", path)
+                for line in connection.getresponse():
+                    meta, spec = (json.loads(line)["object"].get(key, {}) for key in ("metadata", "spec"))
+                    version = meta.get("resourceVersion", version)
+                    if spec.get("suspend") is False:
+                        started.setdefault(meta["name"], time.time())
+            except (http.client.HTTPException, OSError):
+                time.sleep(0.2)
+
+    def one(number):
+        name, queue = f"{prefix}-{number}", f"queue-{number % 10}"
+        body = job(name, queue)
+        body["metadata"]["labels"]["flow"] = prefix
+        body["spec"]["template"]["metadata"] = {"annotations": {"real-cluster/run-seconds": "2"}}
+        begun = time.time()
+        try:
+            status, answer = cluster.request("POST", "/apis/batch/v1/namespaces/default/jobs", body)
+        except (http.client.HTTPException, OSError) as error:
+            status, answer = 0, {"message": repr(error)}
+        if status == 201 and answer["spec"].get("suspend"):
+            created[name] = begun
+        else:
+            failed.append((time.strftime("%T"), status, answer.get("spec", {}).get("suspend"), answer.get("message", "")[:200]))
+
+    threading.Thread(target=follow, daemon=True).start()
+    time.sleep(1)
+    end, number = time.time() + float(seconds), 0
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        while time.time() < end:
+            pool.submit(one, number)
+            number += 1
+            time.sleep(0.2)
+    time.sleep(20)
+    waits = sorted(((started[name] - at, name, at) for name, at in created.items() if name in started), reverse=True)
+    missing = [name for name in created if name not in started]
+    print(f"{number} Jobs: {len(failed)} not created or not held, {len(missing)} not started", *failed[:5], *missing[:5])
+    if waits:
+        print(f"wait until start: median {waits[len(waits) // 2][0]:.2f} s; longest:")
+        for wait, name, at in waits[:5]:
+            print(f"  {wait:.2f} s, {name}, created at {time.strftime('%T', time.localtime(at))}")
 
 
 def conditions(workload):
@@ -161,6 +214,8 @@ def main(kubeconfig, command, *arguments):
         wrong = compare(before, now)
         print(f"{describe(now)}; {len(wrong)} differences", *wrong[:10], sep="\n  ")
         sys.exit(bool(wrong))
+    elif command == "flow":
+        flow(cluster, *arguments)
     elif command == "reads":
         reads(cluster, arguments[0])
     else:

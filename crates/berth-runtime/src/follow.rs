@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt;
-use kube::core::{ApiResource, NamespaceResourceScope, Status};
+use kube::core::{ApiResource, NamespaceResourceScope};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Cache;
-use crate::inform::{AnyCache, Filling, Step, WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
+use crate::inform::{AnyCache, Backoff, Filling, Step, rejection};
 use crate::wire::Undecoded;
 
 /// Time after which a list is tried again that the API server rejected.
@@ -150,42 +150,31 @@ async fn inform(
     let live = || show(Sight::Live(namespace.map(str::to_owned)));
     let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
     let mut filling = Filling::new(cache.clone());
-    let mut backoff = WATCH_BACKOFF_BASE;
+    let mut backoff = Backoff::new();
     // A watcher has no end: after an error, it lists or watches again.
     while let Some(event) = stream.next().await {
         match event.map(|event| filling.take(event)) {
             Ok(Step::Listing) => {}
             Ok(Step::Listed | Step::Changed) => {
-                backoff = WATCH_BACKOFF_BASE;
+                backoff.reset();
                 live();
             }
             Err(error) => {
+                let delay = backoff.after(&error);
                 match rejection(&error) {
                     Some(status) if matches!(status.code, 401 | 403) => {
                         return Sight::Forbidden(status.message.clone());
                     }
                     Some(status) if status.code == 404 => return Sight::NotServed,
                     // A single lost watch is normal.
-                    _ if backoff >= WATCH_BACKOFF_WARN => show(Sight::Lost(crate::brief(&error))),
+                    _ if Backoff::is_repeated(delay) => show(Sight::Lost(crate::brief(&error))),
                     _ => {}
                 }
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
+                tokio::time::sleep(delay).await;
             }
         }
     }
     Sight::NotServed
-}
-
-/// The status with which the API server rejected a list or watch.
-fn rejection(error: &watcher::Error) -> Option<&Status> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -271,6 +260,43 @@ mod tests {
         let mut sight = followed.sight.clone();
         sight.wait_for(|sight| *sight == Sight::Live(None)).await.expect("the task runs");
         assert_eq!(followed.cache().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_objects_are_listed_again_within_seconds() {
+        const DOWN: Duration = Duration::from_secs(60);
+        let started = tokio::time::Instant::now();
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let (name, revision) = if started.elapsed() < DOWN { ("before", "5") } else { ("after", "9") };
+            let (code, value) = match query.contains("watch=true") {
+                true if revision == "5" => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
+                // A server that was started again does not know what happened before.
+                true if query.contains("resourceVersion=5") => {
+                    (200, json!({"type": "ERROR", "object": rejected(410).1}))
+                }
+                true => std::future::pending().await,
+                false => {
+                    let items = json!([{"metadata": {"name": name, "namespace": "team", "resourceVersion": revision}}]);
+                    let metadata = json!({"resourceVersion": revision});
+                    (200, json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": metadata, "items": items}))
+                }
+            };
+            let body = Body::from(value.to_string().into_bytes());
+            Ok(Response::builder().status(code).body(body).expect("a response"))
+        });
+        let followed = Followed::all(&Client::new(service, "default"), following());
+        let names = || followed.cache().list().iter().filter_map(|map| map.metadata.name.clone()).collect::<Vec<_>>();
+        assert_eq!((settled(&followed).await, names()), (Sight::Live(None), vec!["before".to_owned()]));
+        while names() != ["after"] {
+            assert!(
+                started.elapsed() < DOWN + Duration::from_secs(6),
+                "{:?} after the outage",
+                started.elapsed() - DOWN
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(started.elapsed() >= DOWN);
     }
 
     #[tokio::test(start_paused = true)]

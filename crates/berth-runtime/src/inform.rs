@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, Status};
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use tokio::sync::{RwLock, watch};
@@ -16,11 +16,70 @@ use crate::kinds::Serving;
 use crate::wire::Undecoded;
 use crate::{Cache, Clock, ObjectKey};
 
-/// First delay before a failed watch is retried; doubles up to [`WATCH_BACKOFF_MAX`].
-pub(crate) const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
-pub(crate) const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// First delay before a failed watch is retried; doubles up to the maximum.
+const BACKOFF_BASE: Duration = Duration::from_millis(100);
+/// Maximum if the API server responds with an error.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Maximum while the API server does not respond. An attempt then costs nothing but a connection, and
+/// no decision is made until the API server is followed again.
+const BACKOFF_UNREACHABLE_MAX: Duration = Duration::from_secs(5);
 /// From this delay on, failures are logged as warnings.
-pub(crate) const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
+const BACKOFF_WARN: Duration = Duration::from_millis(1600);
+/// The status code of a watch from a revision that the API server no longer knows.
+const EXPIRED: u16 = 410;
+
+/// The delays between failed lists and watches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Backoff(BACKOFF_BASE)
+    }
+
+    /// Starts again, after a success.
+    pub(crate) fn reset(&mut self) {
+        *self = Backoff::new();
+    }
+
+    /// The delay after a failed list or watch.
+    pub(crate) fn after(&mut self, error: &watcher::Error) -> Duration {
+        match error {
+            // The usual end of an interruption: the API server was started again. The watcher lists next.
+            watcher::Error::WatchError(status) if status.code == EXPIRED => {
+                self.reset();
+                self.0
+            }
+            _ => self.next(rejection(error)),
+        }
+    }
+
+    /// The delay after a failed request: its response, or `None` if the API server did not respond.
+    pub(crate) fn next(&mut self, response: Option<&Status>) -> Duration {
+        if response.is_none() {
+            self.0 = self.0.min(BACKOFF_UNREACHABLE_MAX);
+        }
+        let delay = self.0;
+        self.0 = (delay * 2).min(BACKOFF_MAX);
+        delay
+    }
+
+    /// True if a failure with this delay is not a single one, which would be normal.
+    pub(crate) fn is_repeated(delay: Duration) -> bool {
+        delay >= BACKOFF_WARN
+    }
+}
+
+/// The response with which the API server rejected a list or watch; `None` without a response.
+pub(crate) fn rejection(error: &watcher::Error) -> Option<&Status> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status),
+        _ => None,
+    }
+}
 
 /// The cache of any kind, as lists and watches see it.
 pub(crate) trait AnyCache: Send + Sync {
@@ -147,7 +206,7 @@ impl Source {
         let Self { api, resource, watches, cache, clock, required, gate } = self;
         let mut stream = pin!(watcher(api.clone(), watches.clone()));
         let mut filling = Filling::new(cache.clone());
-        let mut backoff = WATCH_BACKOFF_BASE;
+        let mut backoff = Backoff::new();
         while let Some(event) = stream.next().await {
             let gate_guard = gate.read().await;
             match event.map(|event| filling.take(event)) {
@@ -155,23 +214,23 @@ impl Source {
                 Ok(Step::Listed) => {
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
-                    backoff = WATCH_BACKOFF_BASE;
+                    backoff.reset();
                 }
-                Ok(Step::Changed) => backoff = WATCH_BACKOFF_BASE,
+                Ok(Step::Changed) => backoff.reset(),
                 Err(error) => {
                     drop(gate_guard);
+                    let delay = backoff.after(&error);
                     let error = crate::brief(&error);
                     // A single lost watch is normal. Repeated failures are logged as warnings.
-                    if backoff >= WATCH_BACKOFF_WARN {
+                    if Backoff::is_repeated(delay) {
                         if !required {
                             let _ = synced.send(true);
                         }
-                        tracing::warn!(kind = resource.kind, %error, ?backoff, "watch failed, retrying");
+                        tracing::warn!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
                     } else {
-                        tracing::debug!(kind = resource.kind, %error, ?backoff, "watch failed, retrying");
+                        tracing::debug!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
                     }
-                    clock.sleep(backoff).await;
-                    backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
+                    clock.sleep(delay).await;
                 }
             }
         }

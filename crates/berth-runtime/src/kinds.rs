@@ -18,7 +18,7 @@ use berth_apimachinery::exposition::{Exposition, Family};
 use futures::stream::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::PartialObjectMeta;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, Status};
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::Clock;
-use crate::inform::{WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
+use crate::inform::Backoff;
 
 /// Time after which discovery is asked again for a kind of Kubernetes that is not served.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(300);
@@ -169,7 +169,7 @@ impl Follower {
     pub(crate) async fn run(self, synced: watch::Sender<bool>) {
         let mut stream = pin!(watcher(self.watch.clone(), self.watches.clone()));
         let mut shown = BTreeSet::new();
-        let mut backoff = WATCH_BACKOFF_BASE;
+        let mut backoff = Backoff::new();
         loop {
             let discover_again = !self.kinds.absent_of_kubernetes().is_empty();
             let event = tokio::select! {
@@ -198,18 +198,19 @@ impl Follower {
                     }
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
-                    backoff = WATCH_BACKOFF_BASE;
+                    backoff.reset();
                 }
                 Ok(watcher::Event::Apply(definition)) => {
-                    backoff = WATCH_BACKOFF_BASE;
+                    backoff.reset();
                     self.read_definition(&definition.name_any()).await;
                 }
                 Ok(watcher::Event::Delete(definition)) => {
-                    backoff = WATCH_BACKOFF_BASE;
+                    backoff.reset();
                     self.kinds.set(&definition.name_any(), Serving::Absent);
                 }
                 Err(error) => {
-                    self.retry("CustomResourceDefinitions cannot be watched", &error, &mut backoff).await;
+                    let delay = backoff.after(&error);
+                    self.wait("CustomResourceDefinitions cannot be watched", &error, delay).await;
                 }
             }
         }
@@ -219,7 +220,7 @@ impl Follower {
     /// succeeds.
     async fn read_definition(&self, name: &str) {
         let Some(version) = self.kinds.version(name) else { return };
-        let mut backoff = WATCH_BACKOFF_BASE;
+        let mut backoff = Backoff::new();
         loop {
             match self.read.get_opt(name).await {
                 Ok(found) => {
@@ -228,7 +229,7 @@ impl Follower {
                 }
                 Err(error) => {
                     let failure = format!("CustomResourceDefinition {name} cannot be read");
-                    self.retry(&failure, &error, &mut backoff).await;
+                    self.wait(&failure, &error, backoff.next(response(&error))).await;
                 }
             }
         }
@@ -240,14 +241,15 @@ impl Follower {
         let Some((plural, group)) = name.split_once('.').filter(|_| is_of_kubernetes(name)) else {
             return self.kinds.set(name, Serving::Absent);
         };
-        let mut backoff = WATCH_BACKOFF_BASE;
+        let mut backoff = Backoff::new();
         loop {
             let serving = match self.discovery.list_api_group_resources(&format!("{group}/{version}")).await {
                 Ok(list) if list.resources.iter().any(|it| it.name == plural) => Serving::Served,
                 Ok(_) => Serving::Absent,
                 Err(kube::Error::Api(status)) if status.code == 404 => Serving::Absent,
                 Err(error) => {
-                    self.retry(&format!("resources of {group}/{version} cannot be listed"), &error, &mut backoff).await;
+                    let failure = format!("resources of {group}/{version} cannot be listed");
+                    self.wait(&failure, &error, backoff.next(response(&error))).await;
                     continue;
                 }
             };
@@ -255,15 +257,22 @@ impl Follower {
         }
     }
 
-    /// Logs a failure, waits for the back-off and doubles it.
-    async fn retry(&self, failure: &str, error: &(dyn std::error::Error + Sync), backoff: &mut Duration) {
-        if *backoff >= WATCH_BACKOFF_WARN {
-            tracing::warn!(%error, ?backoff, "{failure}, retrying");
+    /// Logs a failure and waits.
+    async fn wait(&self, failure: &str, error: &(dyn std::error::Error + Sync), delay: Duration) {
+        if Backoff::is_repeated(delay) {
+            tracing::warn!(%error, ?delay, "{failure}, retrying");
         } else {
-            tracing::debug!(%error, ?backoff, "{failure}, retrying");
+            tracing::debug!(%error, ?delay, "{failure}, retrying");
         }
-        self.clock.sleep(*backoff).await;
-        *backoff = (*backoff * 2).min(WATCH_BACKOFF_MAX);
+        self.clock.sleep(delay).await;
+    }
+}
+
+/// The response with which the API server rejected a request; `None` without a response.
+fn response(error: &kube::Error) -> Option<&Status> {
+    match error {
+        kube::Error::Api(status) => Some(status),
+        _ => None,
     }
 }
 

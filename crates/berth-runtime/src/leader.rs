@@ -113,10 +113,12 @@ impl Elector {
                 Err(error) => tracing::warn!(lease = %self.lease(), error, "the lease cannot be acquired, retrying"),
             }
             let wait = self.settings.retry_period.mul_f64(jitter);
+            // An expired Lease is tried at intervals: the API server may not respond.
             let expires_in = self.observed.as_ref().map(|(lease, seen)| self.valid_for(lease, *seen));
+            let expires_in = expires_in.filter(|left| !left.is_zero());
             // Add jitter, so that not all replicas try at the same moment.
             let expires_in = expires_in.map(|left| left + self.settings.retry_period.mul_f64(jitter - 1.0));
-            self.clock.sleep(expires_in.filter(|left| *left < wait && !left.is_zero()).unwrap_or(wait)).await;
+            self.clock.sleep(expires_in.filter(|left| *left < wait).unwrap_or(wait)).await;
         }
     }
 

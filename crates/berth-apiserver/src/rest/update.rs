@@ -202,7 +202,8 @@ async fn try_update(
     call.warnings.extend(warnings);
     packed::pack(&mut new);
 
-    if new == **old && !is_finished_deletion(&new) {
+    // An update without a change is how clients move objects to a new storage version.
+    if new == **old && !is_finished_deletion(&new) && call.view().is_in_storage_version(record) {
         return Ok(Some(old.clone().into()));
     }
     if call.options.dry_run {

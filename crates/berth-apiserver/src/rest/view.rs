@@ -30,6 +30,12 @@ impl View {
         self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
     }
 
+    /// True unless the object of a custom resource is stored in another version than the storage
+    /// version, because it was not written since that changed.
+    pub(crate) fn is_in_storage_version(&self, record: &Record) -> bool {
+        self.custom.is_none() || version_of(&record.value()) == self.row.storage_version
+    }
+
     /// True if the objects are stored as another kind (events.k8s.io as core events).
     fn is_foreign(&self) -> bool {
         self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())

@@ -147,6 +147,27 @@ async fn all_versions_serve_the_same_objects() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_update_without_a_change_moves_an_object_to_a_new_storage_version() {
+    let server = harbor().await;
+    let created = server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
+    let unchanged = async || {
+        let written = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({})).await.expect(200);
+        written["metadata"]["resourceVersion"].clone()
+    };
+    assert_eq!(unchanged().await, created["metadata"]["resourceVersion"], "nothing is stored");
+    let mut other = definition();
+    other["spec"]["versions"][0]["storage"] = json!(false);
+    other["spec"]["versions"][1]["storage"] = json!(true);
+    let spec = json!({"spec": other["spec"]});
+    let changed = server.patch(&format!("{CRDS}/boats.harbor.dev"), "merge-patch", spec).await.expect(200);
+    assert_eq!(changed["status"]["storedVersions"], json!(["v1", "v1alpha1"]));
+    let moved = unchanged().await;
+    assert_ne!(moved, created["metadata"]["resourceVersion"], "the object is stored in v1alpha1");
+    assert_eq!(unchanged().await, moved, "it is stored once");
+    assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"], created["spec"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn defaults_added_later_appear_in_old_objects() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);

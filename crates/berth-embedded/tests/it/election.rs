@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -156,5 +156,53 @@ async fn an_unanswered_write_does_not_lose_the_lead() {
         won = wait => assert!(won.is_err(), "two leaders"),
     }
     assert!(writes.load(Ordering::SeqCst) > 100);
+    embedded.stop().await;
+}
+
+/// A connection to an API server that is down from some time on.
+#[derive(Clone)]
+struct Down {
+    inner: InProcess,
+    is_down: Arc<AtomicBool>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl tower::Service<Request<kube::client::Body>> for Down {
+    type Response = Response<Body>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, std::io::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), std::io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if self.is_down.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(std::io::ErrorKind::ConnectionRefused.into()) });
+        }
+        let response = self.inner.call(request);
+        Box::pin(async move { response.await.map_err(|never| match never {}) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_lease_is_tried_at_intervals_while_the_api_server_is_down() {
+    let (embedded, clock) = cluster().await;
+    elector(&embedded, &clock, "first").acquire().await;
+    let connection = embedded.server().in_process(UserInfo::master("replica"));
+    let down = Down { inner: connection, is_down: Arc::default(), requests: Arc::default() };
+    let Down { is_down, requests, .. } = down.clone();
+    let mut second = elector_of(Client::new(down, "default"), &clock, "second");
+    let acquiring = tokio::spawn(async move { second.acquire().await });
+    clock.sleep(RETRY).await;
+    is_down.store(true, Ordering::SeqCst);
+    clock.sleep(LEASE * 2).await;
+    let before = requests.load(Ordering::SeqCst);
+    clock.sleep(RETRY * 30).await;
+    let tries = requests.load(Ordering::SeqCst) - before;
+    assert!((20..=31).contains(&tries), "{tries} requests in 30 intervals");
+    is_down.store(false, Ordering::SeqCst);
+    tokio::time::timeout(RETRY * 2, acquiring).await.expect("at the next try").expect("acquired");
     embedded.stop().await;
 }

@@ -102,6 +102,22 @@ fn what_is_not_supported_is_named_with_its_field() {
 }
 
 #[test]
+fn the_helm_release_of_kueue_is_named_because_its_end_would_delete_the_queues() {
+    let deployment = |annotations: Value| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "kueue-controller-manager",
+            "namespace": "kueue-system", "labels": {"app.kubernetes.io/name": "kueue"}, "annotations": annotations}})
+    };
+    let of_helm = json!({"meta.helm.sh/release-name": "queues", "meta.helm.sh/release-namespace": "ops"});
+    let migration = check_of(vec![deployment(of_helm)], Orders::new());
+    let field = "metadata.annotations[meta.helm.sh/release-name]".to_owned();
+    assert_eq!(notes(&migration, "Deployment"), [(Verdict::Different, field)]);
+    let judged = migration.objects.iter().find(|it| it.object.kind == "Deployment").expect("it is judged");
+    assert!(judged.notes[0].message.starts_with("installed by Helm release queues of namespace ops"));
+    let migration = check_of(vec![deployment(json!({}))], Orders::new());
+    assert!(migration.objects.iter().all(|it| it.object.kind != "Deployment"), "other installations need no note");
+}
+
+#[test]
 fn settings_that_are_rejected_or_different_are_named() {
     let (config, notes) = verdict::configuration(&json!({
         "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",

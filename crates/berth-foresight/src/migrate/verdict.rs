@@ -94,6 +94,9 @@ impl<'a> Judge<'a> {
         let notes = match (group, value["kind"].as_str().unwrap_or_default()) {
             (KUEUE, kind) => self.kueue(kind, value),
             ("apiextensions.k8s.io", "CustomResourceDefinition") if value["spec"]["group"] == KUEUE => stored(value),
+            ("apps", "Deployment") if value["metadata"]["labels"]["app.kubernetes.io/name"] == "kueue" => {
+                release(value)?
+            }
             _ => return None,
         };
         Some(Judged { object: ObjectRef::of(value), source: document.source.clone(), notes })
@@ -225,14 +228,26 @@ fn stored(definition: &Value) -> Vec<Note> {
     let old = versions.enumerate().filter(|(_, version)| !matches!(*version, "v1beta1" | "v1beta2"));
     let message = |version: &str| {
         format!(
-            "objects may be stored in {version}, which Berth does not convert: write all objects of the kind once with Kueue, \
-             and remove {version} from the list"
+            "objects may be stored in {version}, which Berth does not convert: run `berth migrate --storage` while Kueue runs"
         )
     };
     old.map(|(index, version)| {
         Note::new(Verdict::Unsupported, format!("status.storedVersions[{index}]"), message(version))
     })
     .collect()
+}
+
+/// The Helm release of Kueue's Deployment; `None` if Helm did not install it.
+fn release(deployment: &Value) -> Option<Vec<Note>> {
+    const NAME: &str = "meta.helm.sh/release-name";
+    let annotations = &deployment["metadata"]["annotations"];
+    let name = annotations[NAME].as_str()?;
+    let namespace = annotations["meta.helm.sh/release-namespace"].as_str().unwrap_or_default();
+    let message = format!(
+        "installed by Helm release {name} of namespace {namespace}: `helm uninstall {name}` would delete the definitions, and \
+         with them all queues and workloads; docs/install.md has the steps for a release"
+    );
+    Some(vec![Note::new(Verdict::Different, format!("metadata.annotations[{NAME}]"), message)])
 }
 
 /// Berth's definition of a kind in a version.

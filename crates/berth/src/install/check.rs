@@ -19,7 +19,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{FIELD_MANAGER, manifests};
+use super::{FIELD_MANAGER, manifests, stored};
 
 const KUEUE: &str = "kueue.x-k8s.io";
 
@@ -81,7 +81,9 @@ pub async fn look(client: &Client, objects: &[Value], step: Step) -> anyhow::Res
     configurations.retain(|configuration| configuration["metadata"]["name"] != WEBHOOK_CONFIGURATION);
     let mut definitions = BTreeMap::new();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for name in rights::converted_kinds() {
+    let of_installation = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition");
+    let of_installation = of_installation.map(|object| text(&object["metadata"]["name"]));
+    for name in rights::converted_kinds().into_iter().chain(of_installation).collect::<BTreeSet<_>>() {
         if let Some(found) = api.get_opt(&name).await.with_context(|| format!("CustomResourceDefinition {name}"))? {
             definitions.insert(name, json!(found));
         }
@@ -113,6 +115,7 @@ pub async fn look(client: &Client, objects: &[Value], step: Step) -> anyhow::Res
     let refusals = refusals(&configurations, &ready, &subjects, &namespace, labels.as_ref());
     report.obstacles.extend(texts(&refusals));
     conversions(&definitions, objects, &ready, step, &mut report);
+    stored::look(&definitions, objects, &mut report);
     if refusals.is_empty() && labels.is_some() {
         report.obstacles.extend(dry_run(client, objects).await);
     }

@@ -5,6 +5,7 @@ mod check;
 mod hold;
 mod manifests;
 mod pages;
+mod stored;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

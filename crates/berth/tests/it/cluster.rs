@@ -24,6 +24,8 @@ pub struct Cluster {
     /// Keeps the cluster's folder while the process runs.
     /// The lines that the process printed until it was ready.
     printed: Vec<String>,
+    /// A process that the cluster needs, which ends after it.
+    behind: Option<Child>,
     _home: tempfile::TempDir,
 }
 
@@ -167,7 +169,14 @@ impl Cluster {
         let next = printed.last().filter(|line| line.starts_with("Next"));
         let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
         let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();
-        Self { process, kubeconfig, time, printed, _home: home }
+        Self { process, kubeconfig, time, printed, behind: None, _home: home }
+    }
+
+    /// A cluster whose API server is another program, which needs the process `behind`. `home` contains
+    /// the kubeconfig.
+    pub fn of(process: Child, behind: Child, home: tempfile::TempDir) -> Self {
+        let kubeconfig = home.path().join("kubeconfig");
+        Self { process, kubeconfig, time: Vec::new(), printed: Vec::new(), behind: Some(behind), _home: home }
     }
 
     /// What the process printed at its start after this label.
@@ -304,8 +313,10 @@ impl Drop for Cluster {
             }
         }
         // The process has ended already after `kill` and `interrupt`.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in std::iter::once(&mut self.process).chain(&mut self.behind) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 

@@ -320,7 +320,7 @@ fn pem_blocks(pem: &str) -> Vec<Vec<u8>> {
     bodies.map(|body| engine.decode(body.split_whitespace().collect::<String>()).expect("base64")).collect()
 }
 
-fn decoded(value: &Value) -> String {
+pub fn decoded(value: &Value) -> String {
     let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap_or_default()).expect("base64");
     String::from_utf8(bytes).expect("text")
 }

@@ -19,6 +19,7 @@ mod history;
 mod image;
 mod install;
 mod killed_leaders;
+mod kubebuilder_assets;
 mod kubectl;
 mod kubeflow;
 mod kueuectl;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, file};
 
@@ -131,4 +131,77 @@ fn running_pods_are_imported_into_populated_queues_and_nothing_would_differ_in_a
 
     let report = done(&cluster, &["migrate", "--check"]);
     assert!(report.contains("0 decisions about 1 admitted and 1 pending workloads would differ"), "{report}");
+}
+
+const STORED: &str = r#"
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: default}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: queue}
+spec: {cohortName: all, namespaceSelector: {}}
+"#;
+
+/// Rejects every update of flavors, because nothing listens there.
+const REJECTING: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: rejecting}
+webhooks:
+  - name: flavors.example.com
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Fail
+    timeoutSeconds: 1
+    clientConfig: {url: "https://127.0.0.1:1/validate"}
+    rules: [{apiGroups: [kueue.x-k8s.io], apiVersions: ["*"], operations: [UPDATE], resources: [resourceflavors]}]
+"#;
+
+#[test]
+fn stored_objects_move_to_another_version_and_a_rejected_one_keeps_its_version_listed() {
+    if !berth_testing::has_kubectl() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cluster = Cluster::apiserver(&[]);
+    let apply = |name: &str, manifests: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, manifests).expect("a writable folder");
+        cluster.run(&["apply", "-f", &path.display().to_string()]);
+    };
+    let stored = |plural: &str| -> Value {
+        cluster.get(&["customresourcedefinition", &format!("{plural}.kueue.x-k8s.io")])["status"]["storedVersions"]
+            .clone()
+    };
+    let revision = || cluster.get(&["clusterqueue", "queue"])["metadata"]["resourceVersion"].clone();
+    apply("objects.yaml", STORED);
+
+    let unchanged = done(&cluster, &["migrate", "--storage"]);
+    assert!(unchanged.contains("clusterqueues.kueue.x-k8s.io: all objects are stored in v1beta2"), "{unchanged}");
+    let refused = berth(Some(&cluster), &["migrate", "--storage", "--storage-version", "v1alpha1"]);
+    let expected = "does not serve this version; it serves v1beta1, v1beta2";
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(text(&refused.stderr).contains(expected), "{refused:?}");
+
+    let before = revision();
+    let moved = done(&cluster, &["migrate", "--storage", "--storage-version", "v1beta1"]);
+    assert!(moved.contains("clusterqueues.kueue.x-k8s.io: 1 objects are stored in v1beta1"), "{moved}");
+    assert_eq!((stored("clusterqueues"), stored("resourceflavors")), (json!(["v1beta1"]), json!(["v1beta1"])));
+    assert_ne!(revision(), before, "the object was stored again");
+    assert_eq!(cluster.get(&["clusterqueues.v1beta2.kueue.x-k8s.io", "queue"])["spec"]["cohortName"], "all");
+
+    apply("webhook.yaml", REJECTING);
+    let partly = berth(Some(&cluster), &["migrate", "--storage", "--storage-version", "v1beta2"]);
+    assert_eq!(partly.status.code(), Some(1), "{partly:?}");
+    assert!(text(&partly.stderr).contains("ResourceFlavor default: "), "{partly:?}");
+    assert_eq!(
+        (stored("clusterqueues"), stored("resourceflavors")),
+        (json!(["v1beta2"]), json!(["v1beta1", "v1beta2"]))
+    );
+    cluster.run(&["delete", "validatingwebhookconfiguration", "rejecting"]);
+    let before = revision();
+    done(&cluster, &["migrate", "--storage"]);
+    assert_eq!((stored("resourceflavors"), revision()), (json!(["v1beta2"]), before), "the queue is not stored again");
 }

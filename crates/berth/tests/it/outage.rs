@@ -39,6 +39,12 @@ impl Installed {
     /// further options of the installation.
     pub fn with(configuration: Option<&str>, of_server: &[&str], of_install: &[&str]) -> Self {
         let cluster = Cluster::apiserver(&[&["--bare"][..], of_server].concat());
+        Self::on(cluster, "127.0.0.1", configuration, of_install)
+    }
+
+    /// Installs the controllers in a cluster, whose API server reaches the webhooks at this address of the
+    /// machine.
+    pub fn on(cluster: Cluster, address: &str, configuration: Option<&str>, of_install: &[&str]) -> Self {
         let file = configuration.map(|text| {
             let path = cluster.kubeconfig.with_file_name("configuration.yaml");
             std::fs::write(&path, text).expect("written");
@@ -50,7 +56,7 @@ impl Installed {
         arguments.extend(of_install);
         install(&arguments);
         // The webhook port of the controllers at every start. No other process uses it in between.
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let port = TcpListener::bind((address, 0)).expect("a port").local_addr().expect("an address").port();
         // The Service's only endpoint is the controllers' process that the test starts. Without a
         // selector, the simulated pods of the Deployment are not endpoints.
         cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
@@ -60,10 +66,10 @@ impl Installed {
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
                 "metadata": {"name": "berth-webhook-here", "namespace": "berth-system",
                     "labels": {"kubernetes.io/service-name": "berth-webhook"}},
-                "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"name": "webhook", "port": port}],
+                "endpoints": [{"addresses": [address]}], "ports": [{"name": "webhook", "port": port}],
             }),
         );
-        Self { cluster, hooks: format!("--webhook-bind-address=127.0.0.1:{port}"), configuration: file }
+        Self { cluster, hooks: format!("--webhook-bind-address={address}:{port}"), configuration: file }
     }
 
     /// Starts the controllers, and waits until they lead and their webhooks can be called.
@@ -78,12 +84,12 @@ impl Installed {
         controller
     }
 
-    fn create(&self, object: &Value) {
+    pub fn create(&self, object: &Value) {
         apply(&self.cluster, object);
     }
 
     /// A namespace, a flavor, and a queue of this name with a quota of CPUs.
-    fn queue(&self, namespace: &str, name: &str, cpus: &str) {
+    pub fn queue(&self, namespace: &str, name: &str, cpus: &str) {
         let kueue = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec});
         self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
         self.create(&kueue("ResourceFlavor", "default", json!({})));
@@ -97,7 +103,7 @@ impl Installed {
         self.create(&queue);
     }
 
-    fn get(&self, resource: &str, name: &str, namespace: &str) -> Value {
+    pub fn get(&self, resource: &str, name: &str, namespace: &str) -> Value {
         self.cluster.get(&[resource, name, "-n", namespace])
     }
 
@@ -123,7 +129,7 @@ fn object(api_version: &str, kind: &str, name: &str, namespace: &str, queue: Opt
     object
 }
 
-fn job(name: &str, namespace: &str, queue: Option<&str>, cpu: &str) -> Value {
+pub fn job(name: &str, namespace: &str, queue: Option<&str>, cpu: &str) -> Value {
     object("batch/v1", "Job", name, namespace, queue, json!({"template": template(cpu, name)}))
 }
 

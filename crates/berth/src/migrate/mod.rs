@@ -1,4 +1,7 @@
-//! `berth migrate --check`: whether Berth can take over from a running Kueue. Only reads.
+//! `berth migrate --check`: whether Berth can take over from a running Kueue. Only reads. With
+//! `--storage`: all objects of Kueue's kinds stored in one version.
+
+mod storage;
 
 use std::process::ExitCode;
 
@@ -33,8 +36,17 @@ const PENDING_MAX: usize = 10_000;
 #[derive(Args)]
 pub struct MigrateOptions {
     /// Check whether Berth can take over from Kueue. Nothing is written.
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "storage")]
     check: bool,
+    /// Write each object of Kueue's kinds once without a change, so that none is stored in an older
+    /// version, and remove the older versions from `status.storedVersions` of the definitions. Can be
+    /// interrupted and repeated, and works while Kueue or Berth runs.
+    #[arg(long, conflicts_with_all = ["check", "files", "output", "all", "fail_on", "kueue_namespace"])]
+    storage: bool,
+    /// First make this version the storage version of all of Kueue's kinds, for example before a return
+    /// to a Kueue that lacks the current one.
+    #[arg(long, value_name = "VERSION", requires = "storage")]
+    storage_version: Option<String>,
     #[command(flatten)]
     migrate: migrate::Options,
     /// Namespace of Kueue's installation, which has its configuration.
@@ -57,6 +69,11 @@ pub fn main(options: &MigrateOptions) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(options: &MigrateOptions) -> anyhow::Result<ExitCode> {
+    if options.storage {
+        // A busy API server is retried, so that the command need not be repeated.
+        let client = connect::persistent(options.connect.config().await?)?;
+        return storage::run(&client, options.storage_version.as_deref()).await;
+    }
     let inventory = if options.migrate.files.is_empty() {
         let client = connect::asking(options.connect.config().await?)?;
         inventory(&client, &options.kueue_namespace).await?
