@@ -117,6 +117,8 @@ async fn unused(state: &State, lock: &Lock) {
     let mut clients = state.clients.subscribe();
     loop {
         let _ = clients.wait_for(|count| *count == 0).await;
+        // No client disconnects pods that end now: the kernel does, once nothing uses their namespaces.
+        state.links.forget_namespaces();
         tokio::time::sleep(IDLE).await;
         let is_unused =
             *clients.borrow() == 0 && (!lock.is_at(Path::new(LOCK)) || state.links.is_empty().await.unwrap_or(false));

@@ -338,6 +338,12 @@ impl Links {
         self.delete_ports([self.identity.interface(pod)], GATHERING).await
     }
 
+    /// Closes the network namespaces of connected pods. The kernel deletes the interface of a pod whose
+    /// processes have all ended, also if [`Self::disconnect`] is not called.
+    pub(crate) fn forget_namespaces(&self) {
+        self.namespaces.lock().clear();
+    }
+
     /// Deletes interfaces, together with those of other calls during the time `gathering`.
     ///
     /// To delete an interface or a network namespace, the kernel waits several times until all CPUs
