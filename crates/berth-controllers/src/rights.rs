@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::frameworks::LeaderWorkerSet;
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
 use crate::jobs::described::for_each_foreign;
-use crate::jobs::pods::replica;
 use crate::{aggregated, explain};
 
 /// Namespace of an installation.
@@ -180,7 +180,7 @@ pub fn rules() -> Vec<Value> {
         allowed.entry((group, resource)).or_default().insert(verb);
     }
     // The webhook for pods reads the LeaderWorkerSet of a new pod.
-    let sets = (replica::GROUP.to_owned(), "leaderworkersets".to_owned());
+    let sets = (LeaderWorkerSet::group(&()).into_owned(), LeaderWorkerSet::plural(&()).into_owned());
     allowed.entry(sets).or_default().insert("get".to_owned());
     // Secure metrics, which only some installations serve.
     let reviews = ("authentication.k8s.io".to_owned(), "tokenreviews".to_owned());
