@@ -46,6 +46,11 @@ fn pods(workload: &Workload) -> i64 {
     admitted.unwrap_or_else(|| workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum())
 }
 
+/// True for a stay that ended by an eviction.
+pub(super) fn is_eviction(state: StayState) -> bool {
+    matches!(state, StayState::Preempted | StayState::Evicted)
+}
+
 /// The stay of a workload that goes on, or the stay that an object shows to have ended. `since` is
 /// the end of the stay before, if there was one; `cluster_queue` is that of its local queue.
 ///
@@ -55,8 +60,7 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
     let at = |type_: &str| status::true_condition(workload, type_).map(|it| it.last_transition_time.clone());
     let created = workload.metadata.creation_timestamp.clone();
     // A workload that finishes while it is being evicted held its quota in the stay before.
-    let holds_quota = status::has_quota_reservation(workload)
-        && (!status::is_evicted(workload) || matches!(state, StayState::Preempted | StayState::Evicted));
+    let holds_quota = status::has_quota_reservation(workload) && (!status::is_evicted(workload) || is_eviction(state));
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     Stay {
         workload: ObjectName { namespace: workload.namespace().unwrap_or_default(), name: workload.name_any() },

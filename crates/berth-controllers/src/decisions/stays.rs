@@ -7,6 +7,8 @@ use std::sync::Arc;
 use berth_api::berth::usage::{Stay, StayState};
 use jiff::Timestamp;
 
+use super::stay::is_eviction;
+
 /// Maximum number of stays in memory that ended by an eviction, and of others. A stay is usually below
 /// 1 KiB.
 pub const STAYS_MAX: usize = 16_384;
@@ -44,10 +46,6 @@ impl Newest {
     fn has_all_since(&self, since: Timestamp) -> bool {
         self.dropped.is_none_or(|dropped| dropped < since)
     }
-}
-
-fn is_eviction(state: StayState) -> bool {
-    matches!(state, StayState::Preempted | StayState::Evicted)
 }
 
 /// Ended stays in the order in which they were recorded. Evictions have a limit of their own, so that many

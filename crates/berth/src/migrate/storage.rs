@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_runtime::{is_conflict, is_not_found};
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -29,9 +30,8 @@ const NAMED: usize = 10;
 /// Time until every API server stores objects as the definitions say. They watch definitions, and
 /// none reports which one it has seen.
 const SETTLING: Duration = Duration::from_secs(10);
-const CONFLICT: u16 = 409;
+/// The status code of a list whose continuation is too old.
 const GONE: u16 = 410;
-const NOT_FOUND: u16 = 404;
 
 /// A definition, as far as storage is concerned.
 #[derive(Clone, Debug, PartialEq)]
@@ -224,8 +224,8 @@ async fn write(
         match api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(json!({}))).await {
             Ok(_) => break,
             // A deleted object is stored in no version.
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => break,
-            Err(kube::Error::Api(status)) if status.code == CONFLICT && attempt < ATTEMPTS => {}
+            Err(error) if is_not_found(&error) => break,
+            Err(error) if is_conflict(&error) && attempt < ATTEMPTS => {}
             Err(error) => return Err(error),
         }
     }
@@ -245,7 +245,7 @@ async fn finish(api: &Api<CustomResourceDefinition>, kind: &Stored) -> anyhow::R
             "status": {"storedVersions": [kind.storage]}});
         match api.patch_status(&kind.name, &PatchParams::default(), &Patch::Merge(status)).await {
             Ok(_) => break,
-            Err(kube::Error::Api(status)) if status.code == CONFLICT && attempt < ATTEMPTS => {}
+            Err(error) if is_conflict(&error) && attempt < ATTEMPTS => {}
             Err(error) => return Err(in_words(&kind.name, error)),
         }
     }

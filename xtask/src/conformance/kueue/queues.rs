@@ -38,21 +38,7 @@ fn requeue_reason(text: &str) -> RequeueReason {
 }
 
 fn pending_reason(text: &str) -> PendingReason {
-    const ALL: [PendingReason; 12] = [
-        PendingReason::NoMatchingFlavor,
-        PendingReason::ExceedsMaxQuota,
-        PendingReason::WaitingForQuota,
-        PendingReason::TopologyPlacementFailed,
-        PendingReason::WaitingForPreemptedWorkloads,
-        PendingReason::Misconfigured,
-        PendingReason::Suspended,
-        PendingReason::PendingEvaluation,
-        PendingReason::WaitingForPodsReady,
-        PendingReason::AdmissionGated,
-        PendingReason::OnHold,
-        PendingReason::Deactivated,
-    ];
-    ALL.into_iter().find(|reason| reason.as_str() == text).unwrap_or(PendingReason::PendingEvaluation)
+    PendingReason::from_condition(text).unwrap_or(PendingReason::PendingEvaluation)
 }
 
 /// An engine with a ClusterQueue `cq` and the LocalQueues that the workloads name.
