@@ -313,7 +313,7 @@ async fn embedded(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyhow
     let api = apiserver(folder, clock.clone(), config.clone()).await?;
     let requests = Requests::default();
     let wire = api.server().in_process(UserInfo::master(rights::USER)).lean();
-    let client = Client::new(requests.layer(Limiter::new(limit).layer(wire)), "default");
+    let client = Client::new(requests.layer(Limiter::per_kind(limit).layer(wire)), "default");
     let mut manager = Manager::new(client, clock);
     let config = berth_controllers::Config { client_limit: limit.map(Limit::of_controllers), ..config };
     api.serve(berth_controllers::install(&mut manager, config));
@@ -339,6 +339,8 @@ async fn processes(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyho
     if let Some(limit) = limit {
         arguments.push(format!("--kube-api-qps={}", limit.qps));
         arguments.push(format!("--kube-api-burst={}", limit.burst));
+        // As in the published runs.
+        arguments.push("--kube-api-limit-per-kind".to_owned());
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let controller = Running::start(&arguments)?;
@@ -350,12 +352,12 @@ async fn processes(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyho
 }
 
 async fn client_of(path: &Path, requests: &Requests) -> anyhow::Result<Client> {
-    connect::client(config_of(path).await?, requests, &Limiter::new(None))
+    connect::client(config_of(path).await?, requests, &Limiter::none())
 }
 
 /// A client with its own connection.
 pub fn client_with(config: kube::Config) -> anyhow::Result<Client> {
-    connect::client(config, &Requests::default(), &Limiter::new(None))
+    connect::client(config, &Requests::default(), &Limiter::none())
 }
 
 async fn config_of(path: &Path) -> anyhow::Result<kube::Config> {

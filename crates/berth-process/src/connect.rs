@@ -162,14 +162,14 @@ pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow:
 
 /// A client that retries 429, 503 and 504 for minutes, for work that must not stop halfway.
 pub fn persistent(config: Config) -> anyhow::Result<Client> {
-    client(config, &Requests::default(), &Limiter::new(None))
+    client(config, &Requests::default(), &Limiter::none())
 }
 
 /// An interactive client: 429, 503 and 504 are returned to the caller. A [`persistent`] client
 /// retries them for minutes.
 pub fn asking(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
-    client(config, &Requests::default(), &Limiter::new(None))
+    client(config, &Requests::default(), &Limiter::none())
 }
 
 /// The CA certificates with which the API server's certificate is verified, in PEM. `None` if the

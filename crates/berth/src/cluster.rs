@@ -48,7 +48,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let bound = options.endpoints.bind(Places::at(BindAddress::Off, BindAddress::Off)).await?;
     let requests = Requests::default();
     let candidate = election.map(|election| Candidate::new(config.clone(), election)).transpose()?;
-    let client = connect::client(config, &requests, &Limiter::new(None))?;
+    let client = connect::client(config, &requests, &Limiter::none())?;
     connect::wait_for_groups(&client, &clock, &GROUPS).await?;
 
     let reviewer = client.clone();

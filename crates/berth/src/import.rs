@@ -133,7 +133,7 @@ async fn run(
 ) -> anyhow::Result<ExitCode> {
     let mut config = options.connect.config().await?;
     config.default_retry &= !options.dry_run;
-    let client = connect::client(config, &Requests::default(), &Limiter::new(options.limit()?))?;
+    let client = connect::client(config, &Requests::default(), &Limiter::per_kind(options.limit()?))?;
     let listed = objects::list(&client, false).await.map_err(|unlisted| in_words(&unlisted.plural, unlisted.source))?;
     if let Some(missing) = listed.missing.first() {
         bail!("{missing}");

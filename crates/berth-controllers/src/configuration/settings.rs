@@ -164,7 +164,7 @@ pub struct LocalQueueMetrics {
     pub selector: Option<LabelSelector>,
 }
 
-/// A rate limit per kind of object (`clientConnection` of the file).
+/// A rate limit of the client (`clientConnection` of the file).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClientLimit {
     /// Requests per second.

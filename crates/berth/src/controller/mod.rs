@@ -73,14 +73,17 @@ pub struct Options {
     /// Default: AppWrapper's defaults. AppWrapper's own controller must not be installed.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     appwrapper: Option<Option<PathBuf>>,
-    /// Maximum requests per second, for each kind of object. Default: clientConnection.qps of the
-    /// configuration, else no limit.
+    /// Maximum requests per second. Events use at most a tenth of it while decisions are written. Default:
+    /// clientConnection.qps of the configuration, else no limit.
     #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
     kube_api_qps: Option<f64>,
     /// Maximum burst of requests after a pause. Default: clientConnection.burst of the
     /// configuration.
     #[arg(long, value_name = "BURST", requires = "kube_api_qps")]
     kube_api_burst: Option<u32>,
+    /// Apply the limit to each kind of object separately, as controller-runtime does by default.
+    #[arg(long)]
+    kube_api_limit_per_kind: bool,
     /// Address at which the API server reaches this replica's webhook port, for requests that it
     /// forwards to the controllers (pending workloads, explanations). Default: the bound address,
     /// else the address from which this machine connects to the API server.
@@ -241,7 +244,8 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         let limit = Limit::new(qps, burst).context("--kube-api-qps and --kube-api-burst must be above 0")?;
         config.client_limit = Some(limit.of_controllers());
     }
-    let limiter = Limiter::new(config.client_limit.map(Limit::from));
+    let limit = config.client_limit.map(Limit::from);
+    let limiter = if options.kube_api_limit_per_kind { Limiter::per_kind(limit) } else { Limiter::of_client(limit) };
     let candidate = election.map(|election| Candidate::new(connection.clone(), election)).transpose()?;
     let client = connect::client(connection, &requests, &limiter)?;
     for endpoint in bound.describe().into_iter().chain(hooks.as_ref().and_then(|hooks| hooks.describe())) {
