@@ -128,7 +128,7 @@ def flow(cluster, prefix, seconds):
 
 
 def conditions(workload):
-    return {it["type"]: it["status"] for it in workload.get("status", {}).get("conditions", [])}
+    return {it["type"]: it["status"] for it in workload.get("status", {}).get("conditions") or []}
 
 
 def snapshot(cluster):
