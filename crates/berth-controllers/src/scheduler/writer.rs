@@ -10,7 +10,8 @@
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
 //! While decisions are written, each namespace has only a few reports: in a busy cluster, most
 //! workloads are admitted before their turn, and one write per admission is then all that they cost. The
-//! remaining reports are written as soon as no more decisions are, and after ten seconds at the latest.
+//! remaining reports are written as soon as no more decisions are: after ten seconds at the latest, or
+//! after a minute about a workload that an equivalent one represents.
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
 
@@ -65,9 +66,12 @@ const REPORT_PAUSE_LIMITED: Duration = Duration::from_secs(1);
 const REPORT_BURST: u32 = 4;
 /// Time between two reports about workloads of one namespace after that.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
-/// Longest delay of a report while decisions are written: no workload waits longer than this without a
-/// reason.
+/// Longest delay of a report while decisions are written: no workload that was evaluated waits longer than
+/// this without a reason.
 const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
+/// The same for a workload that was not evaluated, because an equivalent one waits. Its report has no more
+/// than the reason of that workload, and Kueue writes none.
+const REPRESENTED_DELAY_MAX: Duration = Duration::from_secs(60);
 /// Number of namespaces from which on those are forgotten that may use [`REPORT_BURST`] again.
 const NAMESPACES_MAX: usize = 1024;
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
@@ -138,10 +142,12 @@ impl Pending {
     fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i64, change: Change) {
         let known = self.take(&key).map(|(rank, _)| rank);
         self.sequence += 1;
+        let now = Instant::now();
+        let latest = now + if matches!(change, Change::Bypassed(_)) { REPRESENTED_DELAY_MAX } else { REPORT_DELAY_MAX };
         let due = match (urgency, known) {
             // A report that replaces another one keeps its turn.
-            (Urgency::Reports, Some((Urgency::Reports, due, ..))) => due,
-            (Urgency::Reports, _) => Some(self.take_turn(&key.namespace)),
+            (Urgency::Reports, Some((Urgency::Reports, due, ..))) => due.map(|due| due.min(latest)),
+            (Urgency::Reports, _) => Some(self.take_turn(&key.namespace, now).min(latest)),
             (_, known) => {
                 if let Some(known) = known {
                     self.return_turn(&key.namespace, &known);
@@ -156,15 +162,15 @@ impl Pending {
     }
 
     /// Takes the next turn of a namespace to report: when it may be used while decisions are written.
-    fn take_turn(&mut self, namespace: &str) -> Instant {
-        let now = Instant::now();
+    fn take_turn(&mut self, namespace: &str, now: Instant) -> Instant {
         if self.reports_due.len() >= NAMESPACES_MAX {
             self.reports_due.retain(|_, next| *next > now);
         }
         let next = self.reports_due.entry(namespace.to_owned()).or_insert(now);
-        *next = (*next).max(now) + REPORT_INTERVAL;
-        let due = next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now);
-        due.clamp(now, now + REPORT_DELAY_MAX)
+        // Reports that are written before their turn, because it is too far away, do not delay later ones.
+        let last = now + REPRESENTED_DELAY_MAX + REPORT_INTERVAL * REPORT_BURST;
+        *next = ((*next).max(now) + REPORT_INTERVAL).min(last);
+        next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now).max(now)
     }
 
     /// Returns the turn of a report that is not written, or was written before its turn.
@@ -743,6 +749,41 @@ mod tests {
         decide(&mut pending);
         (100..110).for_each(|number| report_on(&mut pending, "busy", number));
         assert_eq!(written(&mut pending), (4, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reason_is_reported_within_ten_seconds_or_a_minute_if_an_equivalent_workload_states_it() {
+        let mut pending = Pending::default();
+        let evaluated = || {
+            Change::Wait(Box::new(berth_engine::Wait {
+                cause: Default::default(),
+                second_pass_failed: false,
+                requests: Default::default(),
+                considered: Default::default(),
+            }))
+        };
+        let mut written = Vec::new();
+        for number in 0..200 {
+            pending.insert(key(&format!("turn-{number}")), Urgency::Reports, 0, report());
+        }
+        pending.insert(key("represented"), Urgency::Reports, 0, report());
+        pending.insert(key("evaluated"), Urgency::Reports, 0, evaluated());
+        pending.insert(key("evaluated-later"), Urgency::Reports, 0, report());
+        for second in 0..=61 {
+            pending.insert(key("admitted"), Urgency::Reserves, 0, evict());
+            if second == 20 {
+                pending.insert(key("evaluated-later"), Urgency::Reports, 0, evaluated());
+            }
+            while let Some((key, _)) = pending.next() {
+                pending.in_flight.remove(&key);
+                written.push((key.name, second));
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let at = |name: &str| written.iter().find(|(written, _)| written == name).map(|(_, second)| *second);
+        assert_eq!(["evaluated", "evaluated-later", "represented"].map(at), [Some(10), Some(30), Some(60)]);
+        let turns = written.iter().filter(|(name, second)| name.starts_with("turn-") && *second < 60).count();
+        assert_eq!(turns, 4 + 59 / 2, "a burst, and one every two seconds");
     }
 
     #[test]
