@@ -57,7 +57,7 @@ pub struct JobForecast {
     pub waits_for: Vec<String>,
     /// Why the median is unknown.
     pub unknown: Option<Unknown>,
-    /// Number of further jobs that it waits for, and that the reader may not know.
+    /// Number of further jobs that it waits for, which are not named.
     pub withheld: usize,
 }
 
@@ -96,6 +96,12 @@ impl JobForecast {
         if let Some(Unknown::RunTimes(names)) = &mut self.unknown {
             names.retain(known);
         }
+    }
+
+    /// Names only the first jobs that it waits for, and counts the others.
+    pub fn name_at_most(&mut self, count: usize) {
+        self.withheld += self.waits_for.len().saturating_sub(count);
+        self.waits_for.truncate(count);
     }
 
     /// Namespaces of the job and of those that it names.
