@@ -7,7 +7,7 @@ use berth_controllers::rights;
 use serde_json::{Value, json};
 
 use super::super::{hold, manifests, pages};
-use super::{FILE, guarded, settings};
+use super::{guarded, setting, settings};
 use crate::controller::webhook::{DASHBOARD_SERVICE, METRICS_SERVICE};
 
 /// The image, as a Helm expression.
@@ -197,11 +197,23 @@ pub fn checks() -> String {
          or name an image of Berth",
     );
     let own = fails(
-        &format!("and .Values.enableCertManager (dig `internalCertManagement` `enable` true {FILE})"),
+        &format!(
+            "and .Values.enableCertManager (ne ({} | toString) `false`)",
+            setting("internalCertManagement", "enable")
+        ),
         "enableCertManager: the controllers would make a certificate of their own; set internalCertManagement.enable: \
          false in managerConfig.controllerManagerConfigYaml",
     );
-    [gates, &of_kueue, &own].concat()
+    // A Service forwards to any number, so a wrong port would only show as a target that is down.
+    let port = settings(str::to_owned).metrics_port;
+    let port = format!("{{{{- $metricsPort := {} }}}}\n", port.as_str().unwrap_or_default());
+    let metrics = fails(
+        "not (has (.targetPort | default .port | toString) (list `metrics` $metricsPort))",
+        "metricsService.ports: the targetPort must be \"metrics\", or the port of metrics.bindAddress in \
+         managerConfig.controllerManagerConfigYaml",
+    );
+    let metrics = format!("{port}{{{{- range .Values.metricsService.ports }}}}\n{metrics}{{{{- end }}}}\n");
+    [gates, &of_kueue, &own, &metrics].concat()
 }
 
 /// The objects that only the chart has: for Prometheus, cert-manager and flow control.
