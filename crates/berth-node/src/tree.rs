@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 256;
 
 const OPEN_FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Tells ext4 that the folders within this one are unrelated, so that it puts each of them into the
+/// Marks the folders within this one as unrelated for ext4, which then puts each of them into the
 /// part of the disk with the fewest folders. Other file systems have no such attribute.
 ///
 /// By default all pods are in one part of the disk. ext4 without a journal does not use the inode of

@@ -115,7 +115,7 @@ impl TimeForm {
 }
 
 /// The machine's time: that of a log is not the cluster's.
-#[expect(clippy::disallowed_methods, reason = "the log says when a line was written, whatever the cluster's clock")]
+#[expect(clippy::disallowed_methods, reason = "lines of the log have real times, regardless of the cluster's clock")]
 fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -81,7 +81,7 @@ enum Command {
     /// Check whether Berth can take over from Kueue: its stored objects, and decisions that would
     /// differ.
     Migrate(migrate::MigrateOptions),
-    /// Take running pods into queues: each gets an admitted Workload and keeps running. The options
+    /// Import running pods into queues: each pod gets an admitted Workload and keeps running. The options
     /// are those of Kueue's importer.
     Import(import::ImportOptions),
     /// Create the LocalQueues that are missing in the namespaces that ClusterQueues select.

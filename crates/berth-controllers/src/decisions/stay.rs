@@ -51,8 +51,8 @@ pub(super) fn is_eviction(state: StayState) -> bool {
     matches!(state, StayState::Preempted | StayState::Evicted)
 }
 
-/// The stay of a workload that goes on, or the stay that an object shows to have ended. `since` is
-/// the end of the stay before, if there was one; `cluster_queue` is that of its local queue.
+/// The current stay of a workload, or the stay that an object shows to have ended. `since` is the
+/// end of the stay before, if there was one; `cluster_queue` is that of its local queue.
 ///
 /// Until an evicted workload releases its quota, the object shows the stay that the eviction ended.
 pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &str) -> Stay {

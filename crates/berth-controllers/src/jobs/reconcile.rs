@@ -508,7 +508,7 @@ impl<J: Job> Reconcile<'_, J> {
         let uid = job.meta().uid.clone().unwrap_or_default();
         let elastic = is_elastic(job, gates);
         // Ray's autoscaler changes the size of a RayJob's cluster, and not the RayJob. Both
-        // generations together tell the slices apart, as in Kueue.
+        // generations together identify a slice, as in Kueue.
         let generation = elastic.then(|| {
             let own = job.meta().generation.unwrap_or(0);
             job.resized_generation(self.context.stores)

@@ -1,4 +1,4 @@
-//! The nominal quota of teams, queues and flavors, to compare use with it.
+//! The nominal quota of teams, queues and flavors, for comparisons with their usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
