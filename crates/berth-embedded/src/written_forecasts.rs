@@ -1,11 +1,11 @@
-//! Forecasts on Workloads: annotations with the place and the start of the first waiting workloads of
-//! each ClusterQueue, for clients that read Workloads only.
+//! Forecasts on Workloads: annotations with the place and the start of the first waiting workloads
+//! of each ClusterQueue, for clients that read Workloads only.
 //!
-//! A task beside the controllers writes them, from the same forecasts that readers of the API get. It
-//! costs little: rounds are [`Options::every`] apart and write a few Workloads per second
-//! ([`PAUSE`]), a Workload is written at most once per round, and only if its forecast says something
-//! else. The next round writes what a round has not written. No controller reads the annotations, and
-//! a change to them alone changes no decision.
+//! A task beside the controllers writes them, from the same forecasts that readers of the API get.
+//! It costs little: rounds are [`Options::every`] apart and write a few Workloads per second
+//! ([`PAUSE`]), a Workload is written at most once per round, and only if its forecast says
+//! something else. The next round writes what a round has not written. No controller reads the
+//! annotations, and a change to them alone changes no decision.
 //!
 //! Every reader of a Workload reads its annotations, so they name jobs of its own namespace only.
 
@@ -44,8 +44,9 @@ pub struct Options {
     pub every: Duration,
 }
 
-/// Adds the task that writes forecasts on Workloads while this replica leads. `controllers` are those of
-/// the manager, installed already. Controllers that do not decide write no forecast either.
+/// Adds the task that writes forecasts on Workloads while this replica leads. `controllers` are
+/// those of the manager, installed already. Controllers that do not decide write no forecast
+/// either.
 pub fn install(manager: &mut Manager, controllers: &Controllers, options: Options) {
     if manager.idle().contains(&SCHEDULER) {
         return;
@@ -81,8 +82,8 @@ impl Writing {
         }
     }
 
-    /// Removes the annotations that no longer hold, and writes new ones, first places first, until the
-    /// next round is due.
+    /// Removes the annotations that no longer hold, and writes new ones, first places first, until
+    /// the next round is due.
     async fn round(&self) {
         let Some(installed) = self.controllers.installed() else { return };
         let end = self.clock.now() + self.options.every;
@@ -160,8 +161,8 @@ fn written(at: Timestamp, mut forecast: JobForecast) -> Option<(ObjectKey, Forec
     Some((key, serde_json::from_value(row).ok()?))
 }
 
-/// The fields of a Workload that this field manager owns. Identity and version guard against another
-/// Workload of the same name, and against a decision that was made meanwhile.
+/// The fields of a Workload that this field manager owns. Identity and version guard against
+/// another Workload of the same name, and against a decision that was made meanwhile.
 fn applied(workload: &Workload, forecast: &Forecast) -> Value {
     let annotations =
         json!({FORECAST_ANNOTATION: json!(forecast).to_string(), FORECAST_START_ANNOTATION: forecast.start_text()});

@@ -41,8 +41,8 @@ pub struct Options {
     /// Executable whose `main` calls [`crate::helper::run`]. The rootless level needs it.
     pub helper: Option<PathBuf>,
     /// Range of pod addresses, except at the plain level. `None` selects a range that the machine
-    /// does not use. In a range of at least 1024 addresses, the last 256 are reserved for Services of
-    /// type LoadBalancer.
+    /// does not use. In a range of at least 1024 addresses, the last 256 are reserved for Services
+    /// of type LoadBalancer.
     pub pod_range: Option<Ipv4Net>,
     /// Domain of the cluster's names, such as `cluster.local`.
     pub cluster_domain: String,
@@ -51,7 +51,8 @@ pub struct Options {
     /// Address at which the API server listens.
     pub api_server: SocketAddr,
     /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
-    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's address.
+    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's
+    /// address.
     pub node_addresses: Vec<Ipv4Addr>,
     /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
     /// pods.

@@ -1,5 +1,5 @@
-//! The log of a process, on the error output: its level and its form. The options have the names and
-//! values of Kueue's manager, so that the arguments of its Deployment work.
+//! The log of a process, on the error output: its level and its form. The options have the names
+//! and values of Kueue's manager, so that the arguments of its Deployment work.
 
 use std::fmt::{self, Debug};
 use std::io::IsTerminal;
@@ -24,8 +24,8 @@ pub const PROGRESS: &str = "warn,berth=info";
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Log")]
 pub struct LogOptions {
-    /// Level of the log: error, info, debug, or a number as for Kueue's manager: 1 and 2 are info, 3
-    /// and 4 debug, higher ones trace. It has precedence over BERTH_LOG.
+    /// Level of the log: error, info, debug, or a number as for Kueue's manager: 1 and 2 are info,
+    /// 3 and 4 debug, higher ones trace. It has precedence over BERTH_LOG.
     #[arg(long = "zap-log-level", value_name = "LEVEL", value_parser = level)]
     level: Option<Level>,
     /// Form of the log: text (console), or one JSON object per line with the keys level, ts, logger

@@ -136,8 +136,8 @@ impl Reconciler for Users {
     }
 }
 
-/// Writes the status of a claim. Removes its finalizer if it has no devices any more. If the process
-/// ends in between, the finalizer stays until the claim is deleted.
+/// Writes the status of a claim. Removes its finalizer if it has no devices any more. If the
+/// process ends in between, the finalizer stays until the claim is deleted.
 async fn release(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
     let (name, parameters) = (claim.name_any(), PostParams::default());
     let written = berth_runtime::write::replace_status(api, &name, &parameters, claim).await?;

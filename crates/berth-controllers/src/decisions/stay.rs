@@ -82,8 +82,8 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
 }
 
 /// The stay that a Workload shows, for clients that know only the object. Its wait begins with the
-/// last eviction that the object shows. `None` for the variant of another workload, whose parent has
-/// the same admission.
+/// last eviction that the object shows. `None` for the variant of another workload, whose parent
+/// has the same admission.
 pub fn shown(workload: &Workload, cluster_queue: &str) -> Option<Stay> {
     if is_variant(workload) {
         return None;

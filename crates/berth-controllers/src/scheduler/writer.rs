@@ -10,8 +10,9 @@
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
 //! While decisions are written, each namespace has only a few reports. In a busy cluster, most
 //! workloads are admitted before their turn, so one write per admission is all that they cost. The
-//! remaining reports are written once no decision is, and after ten seconds at the latest. A limited
-//! client writes no report while decisions are written, and one every two seconds after a minute.
+//! remaining reports are written once no decision is, and after ten seconds at the latest. A
+//! limited client writes no report while decisions are written, and one every two seconds after a
+//! minute.
 //!
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
@@ -65,8 +66,8 @@ const REPORT_PAUSE_LIMITED: Duration = Duration::from_secs(1);
 /// Number of reports about workloads of one namespace that are written at once while decisions are
 /// written. A user who submits a few jobs to a busy cluster sees at once why they wait.
 const REPORT_BURST: u32 = 4;
-/// Time between two reports about workloads of one namespace after that; with a limited client, between
-/// any two reports that are late.
+/// Time between two reports about workloads of one namespace after that; with a limited client,
+/// between any two reports that are late.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay after which a report is written although decisions are written.
 const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -110,8 +111,8 @@ impl Urgency {
     }
 }
 
-/// Sort key of a pending write: urgency, when it may be written while decisions are written (reports
-/// only), descending priority, order of decisions.
+/// Sort key of a pending write: urgency, when it may be written while decisions are written
+/// (reports only), descending priority, order of decisions.
 type Rank = (Urgency, Option<Instant>, std::cmp::Reverse<i64>, u64);
 
 /// A pending write.
@@ -229,7 +230,8 @@ impl Pending {
         rank.1.map(|due| due.min(decided + REPORT_PAUSE))
     }
 
-    /// When the next report may be written, if the next write is a report that must wait after `now`.
+    /// When the next report may be written, if the next write is a report that must wait after
+    /// `now`.
     fn waits_until(&self, now: Instant) -> Option<Instant> {
         let (rank, _) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
         self.may_report_at(rank).filter(|at| !rank.0.is_decision() && *at > now)
@@ -281,8 +283,8 @@ impl Writes {
         true
     }
 
-    /// Withdraws a pending report: the object already states the reason. Returns false if a write about
-    /// the workload is in flight, which may state another reason.
+    /// Withdraws a pending report: the object already states the reason. Returns false if a write
+    /// about the workload is in flight, which may state another reason.
     #[must_use]
     pub(super) fn withdraw_report(&self, key: &ObjectKey) -> bool {
         let mut pending = self.lock();
@@ -538,8 +540,8 @@ fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// True if the object of a waiting workload already states what this change reports. `shown`: why the
-/// workload waits according to its object.
+/// True if the object of a waiting workload already states what this change reports. `shown`: why
+/// the workload waits according to its object.
 pub(super) fn is_reported(
     stores: &Stores,
     gates: &Gates,

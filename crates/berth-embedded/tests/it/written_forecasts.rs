@@ -1,4 +1,5 @@
-//! Forecasts on Workloads: which Workloads have them, what they say, and how often they are written.
+//! Forecasts on Workloads: which Workloads have them, what they say, and how often they are
+//! written.
 
 use std::time::Duration;
 

@@ -27,7 +27,8 @@ pub struct Changes {
     pub priorities: Vec<String>,
     /// `NODEPOOL=NODES`: maximum number of nodes.
     pub pools: Vec<String>,
-    /// `KIND/[NAMESPACE/]NAME` of objects to leave out, or `KIND/LABEL=VALUE` of all with this label.
+    /// `KIND/[NAMESPACE/]NAME` of objects to leave out, or `KIND/LABEL=VALUE` of all with this
+    /// label.
     pub without: Vec<String>,
 }
 

@@ -13,7 +13,8 @@ const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 
 /// Compares the definitions of the cluster, by name, with those of an installation in `objects`.
 pub fn look(definitions: &BTreeMap<String, Value>, objects: &[Value], report: &mut Report) {
-    // Definitions that Berth adopted keep the annotations of the release. Helm deletes them with the release.
+    // Definitions that Berth adopted keep the annotations of the release. Helm deletes them with
+    // the release.
     releases(definitions, report);
     let own = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition");
     let mut older: BTreeMap<String, Vec<String>> = BTreeMap::new();

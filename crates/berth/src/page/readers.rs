@@ -1,8 +1,8 @@
 //! The reader of a request, and a client of the API server with that reader's rights.
 //!
-//! A bearer token is passed on to the API server, which authenticates it at each request. A user with
-//! a client certificate, or one that a trusted proxy asserts, is impersonated: the API server checks
-//! at each request what that user may do.
+//! A bearer token is passed on to the API server, which authenticates it at each request. A user
+//! with a client certificate, or one that a trusted proxy asserts, is impersonated: the API server
+//! checks at each request what that user may do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,7 +124,8 @@ impl Readers {
             let mut config = self.impersonator.clone().unwrap_or_else(|| self.cluster.clone());
             let auth = &mut config.auth_info;
             auth.impersonate = Some(user.name.clone());
-            // UID and extra attributes would need further rights to impersonate, and RBAC ignores them.
+            // UID and extra attributes would need further rights to impersonate, and RBAC ignores
+            // them.
             auth.impersonate_groups = Some(user.groups.clone()).filter(|groups| !groups.is_empty());
             connect::asking(config)
         })

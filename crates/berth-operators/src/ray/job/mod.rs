@@ -1,8 +1,9 @@
 //! The RayJob controller: runs a program on a Ray cluster of its own, or on an existing cluster.
 //!
-//! Each reconcile reads the job and its objects from the caches, asks the dashboard if [`plan::plan`]
-//! needs its answer, and applies the plan. The status is written last, so that an interrupted step
-//! is planned again. Jobs whose `spec.managedBy` names another controller are ignored.
+//! Each reconcile reads the job and its objects from the caches, asks the dashboard if
+//! [`plan::plan`] needs its answer, and applies the plan. The status is written last, so that an
+//! interrupted step is planned again. Jobs whose `spec.managedBy` names another controller are
+//! ignored.
 //!
 //! A job that is not valid stays `ValidationFailed`, even after its spec is corrected. It must be
 //! deleted and created again.

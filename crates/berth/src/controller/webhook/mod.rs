@@ -3,8 +3,8 @@
 //! the same port, with the same certificate.
 //!
 //! Every replica serves, leader or not. Lookups read the controllers' caches, except for the
-//! LeaderWorkerSet of a new pod: the name of the pod's group has the set's UID, and a late cache would
-//! give two pods of one group different names.
+//! LeaderWorkerSet of a new pod: the name of the pod's group has the set's UID, and a late cache
+//! would give two pods of one group different names.
 
 pub mod app_wrappers;
 mod issued;

@@ -1,5 +1,5 @@
-//! The values of Kueue's chart in Berth's: of the pods, the Services, Prometheus and cert-manager. They
-//! have Kueue's names where they mean the same. `berth install` has no options for them.
+//! The values of Kueue's chart in Berth's: of the pods, the Services, Prometheus and cert-manager.
+//! They have Kueue's names where they mean the same. `berth install` has no options for them.
 
 use anyhow::Context;
 use berth_controllers::aggregated;
@@ -27,8 +27,8 @@ const REPLACED: [(&str, &str); 5] = [
         ".Values.controllerManager.manager.containerSecurityContext | toJson",
     ),
 ];
-/// Fields of the pods that exist if their value is set: the path of the parent, the field, the value,
-/// and how it is written.
+/// Fields of the pods that exist if their value is set: the path of the parent, the field, the
+/// value, and how it is written.
 const OPTIONAL: [(&str, &str, &str, &str); 9] = [
     ("/spec", "strategy", "strategy", "toJson"),
     ("/spec/template/spec", "hostNetwork", "hostNetwork", "toJson"),
