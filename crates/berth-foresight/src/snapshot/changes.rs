@@ -41,7 +41,7 @@ impl Changes {
     /// The snapshot with the changes.
     ///
     /// # Errors
-    /// A change names an object that is not there, or a value that is none.
+    /// A change names an object that the snapshot lacks, or an invalid value.
     pub fn apply(&self, snapshot: &Snapshot) -> Result<Snapshot, ChangeError> {
         let mut changed = snapshot.clone();
         for manifest in &self.manifests {

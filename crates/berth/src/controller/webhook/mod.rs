@@ -358,7 +358,7 @@ fn is_of(key: &ObjectKey, group: &str, resource: &str, namespace: &str, name: &s
     is_kind && (key.namespace.as_str(), key.name.as_str()) == (namespace, name)
 }
 
-/// The response with a review, or the reason why a body is none.
+/// The response with a review, or the reason why a body is not a review.
 fn reviewed(answered: Result<Value, String>) -> Response<Full<Bytes>> {
     match answered {
         Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),
