@@ -483,6 +483,13 @@ async fn nodes_and_storage_kinds_are_validated() {
         ("/spec/pool/resourceSliceCount", 0.into(), &["spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"]),
         ("/spec/devices", json!([{"name": "d"}, {"name": "d"}]), &["spec.devices[1]: Duplicate value: \"d\""]),
     ]).await;
+}
+
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+
+#[tokio::test(start_paused = true)]
+async fn device_classes_are_validated() {
+    let server = server();
     let mut class = named("resource.k8s.io/v1", "DeviceClass");
     let selector = json!({"cel": {"expression": "device.driver == 'd.example.com'"}});
     let opaque = json!({"driver": "d.example.com", "parameters": {"share": true}});
@@ -518,8 +525,6 @@ async fn nodes_and_storage_kinds_are_validated() {
     )
     .await;
 }
-
-const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
 
 #[tokio::test(start_paused = true)]
 async fn the_claims_in_a_pods_status_are_those_of_its_specification() {
