@@ -24,14 +24,14 @@ impl World {
     }
 
     /// Devices of a node.
-    fn slice(&mut self, node: &str, count: usize) {
+    pub(super) fn slice(&mut self, node: &str, count: usize) {
         let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("gpu-{number}")})).collect();
         let slice = json!({"metadata": {"name": node}, "spec": {"driver": "gpu.example.com", "nodeName": node,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices}});
         self.state.device_slice_changed(node, Some(&Arc::new(serde_json::from_value(slice).unwrap())));
     }
 
-    fn class(&mut self, name: &str, resource: Option<&str>) {
+    pub(super) fn class(&mut self, name: &str, resource: Option<&str>) {
         let class = json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource,
             "selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}});
         self.state.device_class_changed(name, Some(&Arc::new(serde_json::from_value(class).unwrap())));
@@ -53,7 +53,8 @@ impl World {
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.key.name,
             "uid": pod.pod.metadata.uid, "controller": true});
         let claim = json!({"metadata": {"name": name, "namespace": "ns", "annotations": {EXTENDED_CLAIM: "true"},
-            "ownerReferences": [owner]}, "spec": chosen.spec, "status": {"allocation": chosen.allocation}});
+            "ownerReferences": [owner]}, "spec": chosen.spec,
+            "status": {"allocation": chosen.allocation, "reservedFor": [super::devices::user(pod)]}});
         let claim = Arc::new(serde_json::from_value(claim).unwrap());
         self.state.device_claim_changed(&ObjectKey::namespaced("ns", name.as_str()), Some(&claim));
         self.claims.insert(name, claim);
