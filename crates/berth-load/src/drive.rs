@@ -56,6 +56,11 @@ pub trait Load {
     /// the job is admitted.
     fn run_time(&self, number: usize) -> Duration;
 
+    /// What an engine knew at the start beside the objects. It follows the jobs that exist at the start.
+    fn restored(&self) -> Vec<Event> {
+        Vec::new()
+    }
+
     /// Changes of the configuration, with their times from the start, in order of time.
     fn changes(&self) -> Vec<(Duration, Event)> {
         Vec::new()
@@ -214,6 +219,7 @@ pub fn run_on(load: &impl Load, config: EngineConfig, probe: &mut impl Probe, ca
         probe,
         capacity,
         changes,
+        restored: load.restored(),
         now: load.start(),
         live: Vec::with_capacity(jobs),
         numbers: HashMap::new(),
@@ -256,6 +262,8 @@ struct Drive<'a, L, P, C> {
     capacity: &'a mut C,
     /// Changes that are not due yet, the last one first.
     changes: Vec<(Duration, Event)>,
+    /// What follows the jobs that exist at the start.
+    restored: Vec<Event>,
     now: Time,
     /// By number; `None` once the job ended.
     live: Vec<Option<Box<Live>>>,
@@ -300,6 +308,9 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
             }
             while self.next_creation().is_some_and(|at| at <= self.now) {
                 self.create();
+            }
+            for event in std::mem::take(&mut self.restored) {
+                self.apply(event);
             }
             self.decide();
             self.settle();
