@@ -93,7 +93,10 @@ impl Capacity for Unlimited {
         self.admitted.push((number, since));
     }
 
-    fn released(&mut self, _: usize, _: Time) {}
+    fn released(&mut self, number: usize, _: Time) {
+        // A job that is evicted at the instant of its admission does not run since then.
+        self.admitted.retain(|(admitted, _)| *admitted != number);
+    }
 
     fn next(&self) -> Option<Time> {
         None
@@ -289,6 +292,7 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
 
     fn run(&mut self) {
         loop {
+            self.forget_ends_of_lost_runs();
             let finish = self.finishes.peek().map(|Reverse((at, ..))| *at);
             let change = self.changes.last().map(|(at, _)| self.load.start().after(*at));
             let due = [self.next_creation(), finish, change, self.capacity.next(), self.engine.next_wakeup()];
@@ -350,6 +354,17 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
         record.first_started.get_or_insert(since);
         self.history.admissions += 1;
         self.probe.started(number, since);
+    }
+
+    /// Nothing happens when a run would have ended that an eviction has ended before: no cycle runs then.
+    fn forget_ends_of_lost_runs(&mut self) {
+        let live = &self.live;
+        let is_lost = |number: usize, life: u32| {
+            live[number].as_ref().is_none_or(|live| live.lives != life || live.admitted.is_none())
+        };
+        while self.finishes.peek().is_some_and(|Reverse((_, number, life))| is_lost(*number, *life)) {
+            self.finishes.pop();
+        }
     }
 
     /// Schedules the ends of the jobs whose pods run.

@@ -332,6 +332,18 @@ fn a_workload_that_waits_for_its_preemptions_goes_first_in_the_future_too() {
     assert_ne!(ahead, truth);
 }
 
+/// In this platform, the change evicts a job, which is admitted again at once.
+#[test]
+fn a_job_that_loses_its_quota_at_the_first_instant_runs_from_its_next_admission_on() {
+    let [truth, ahead] = both(&platform(961, 2), |memory| memory);
+    assert!(
+        truth
+            .values()
+            .any(|changes| matches!(changes[..], [(at, Seen::Evicted), (again, Seen::Admitted(_)), ..] if at == again))
+    );
+    assert_eq!(ahead, truth);
+}
+
 #[test]
 fn a_future_has_the_next_admission_the_end_and_the_evictions_of_each_job() {
     let platform = platform(3, 2);
