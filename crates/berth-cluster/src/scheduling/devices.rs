@@ -64,16 +64,15 @@ impl DeviceStore {
             if let Some(before) = allocation(&before) {
                 inventory.release(before);
             }
+            // Devices that were chosen for a claim do not suit a later claim of the same name.
+            if claim.as_ref().is_none_or(|claim| claim.metadata.uid != before.metadata.uid) {
+                inventory.forget_chosen(key);
+            }
         }
-        let Some(claim) = claim else {
-            self.give_back(key);
-            return;
-        };
+        let Some(claim) = claim else { return };
         if let Some(allocated) = allocation(&claim).cloned() {
             // The API shows the decision, or that of another scheduler.
-            if let Some(chosen) = inventory.chosen.remove(key) {
-                inventory.release(&chosen);
-            }
+            inventory.forget_chosen(key);
             inventory.take(&allocated);
         }
         inventory.note_made(key, &claim);
@@ -162,10 +161,7 @@ impl DeviceStore {
     /// Reverts the choice for a claim.
     pub fn give_back(&mut self, claim: &ObjectKey) {
         if self.0.chosen.contains_key(claim) {
-            let inventory = Arc::make_mut(&mut self.0);
-            if let Some(chosen) = inventory.chosen.remove(claim) {
-                inventory.release(&chosen);
-            }
+            Arc::make_mut(&mut self.0).forget_chosen(claim);
         }
     }
 
@@ -234,12 +230,15 @@ impl Inventory {
         backing_class(resource, self.classes.values().map(|class| &class.object))?.metadata.name.as_deref()
     }
 
-    /// Notes a claim that was made for extended resources. Its devices are those that were chosen.
+    /// Notes a claim that was made for extended resources. If it has the devices that were chosen for
+    /// the pod, the choice is written. The claim of an earlier pod of the same name has other devices.
     fn note_made(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
         let Some(pod) = pod_owner(claim).filter(|_| is_extended_claim(claim)) else { return };
         self.made.entry(pod.uid.clone()).or_default().insert(key.clone());
-        if allocation(claim).is_some() {
-            self.forget_choice(&ObjectKey::namespaced(&key.namespace, &pod.name));
+        let pod = ObjectKey::namespaced(&key.namespace, &pod.name);
+        let written = allocation(claim).map(results);
+        if self.to_make.get(&pod).is_some_and(|chosen| Some(results(&chosen.allocation)) == written) {
+            self.forget_choice(&pod);
         }
     }
 
@@ -256,6 +255,12 @@ impl Inventory {
     fn forget_choice(&mut self, pod: &ObjectKey) {
         if let Some(claim) = self.to_make.remove(pod) {
             self.release(&claim.allocation);
+        }
+    }
+
+    fn forget_chosen(&mut self, claim: &ObjectKey) {
+        if let Some(chosen) = self.chosen.remove(claim) {
+            self.release(&chosen);
         }
     }
 
@@ -280,13 +285,16 @@ impl Inventory {
     fn slices_for(&self, node: &str, labels: &Labels) -> Vec<Arc<ResourceSlice>> {
         let own = self.by_node.get(node).into_iter().flatten();
         let shared = self.by_node.get("").into_iter().flatten();
-        let slices = own.chain(shared).filter_map(|name| self.slices.get(name));
-        let reaches = |slice: &&Arc<ResourceSlice>| {
+        let slices: Vec<_> = own.chain(shared).filter_map(|name| self.slices.get(name)).cloned().collect();
+        let reaches = |slice: &Arc<ResourceSlice>| {
             slice.spec.node_name.is_some()
                 || slice.spec.all_nodes == Some(true)
                 || slice.spec.node_selector.as_ref().is_some_and(|it| matches_node_selector(it, node, labels))
         };
-        complete_pools(&slices.filter(reaches).cloned().collect::<Vec<_>>())
+        // A pool may have slices for several groups of nodes: it is complete with the slices of all.
+        let mut complete = complete_pools(&slices);
+        complete.retain(reaches);
+        complete
     }
 
     /// The configuration that a class and a claim have for the devices of these results.
@@ -585,6 +593,43 @@ mod tests {
         store.choose(&info(&["a"]), &node("n1", 0));
         store.set_claim(&ObjectKey::namespaced("ns", "a"), None);
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]), "the claim was deleted");
+    }
+
+    #[test]
+    fn a_choice_for_a_claim_is_not_used_for_a_later_claim_of_the_same_name() {
+        let mut store = store();
+        let a = ObjectKey::namespaced("ns", "a");
+        let with_uid = |uid: &str| {
+            let mut claim = claim("a", json!({})).as_ref().clone();
+            claim.metadata.uid = Some(uid.to_owned());
+            Some(Arc::new(claim))
+        };
+        store.set_claim(&a, with_uid("1"));
+        store.choose(&info(&["a"]), &node("n1", 0));
+        store.set_claim(&a, with_uid("1"));
+        assert!(store.chosen(&a).is_some(), "another change of the claim");
+        store.set_claim(&a, with_uid("2"));
+        assert_eq!(store.chosen(&a), None);
+        assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]), "the devices are free");
+    }
+
+    #[test]
+    fn a_pool_with_slices_for_several_groups_of_nodes_serves_each_of_them() {
+        let mut store = store();
+        let slice = |name: &str, node: &str, of: i64| {
+            let fields = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
+            let object = json!({"metadata": {"name": name}, "spec": {"driver": "d", "devices": [{"name": name}],
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+                "pool": {"name": "shared", "generation": 1, "resourceSliceCount": of}}});
+            Some(Arc::new(serde_json::from_value::<ResourceSlice>(object).expect("a slice")))
+        };
+        store.set_slice("s2", slice("s2", "n2", 2));
+        assert_eq!(check(&store, &["a"], "n2"), Err("cannot allocate all claims".to_owned()), "it is incomplete");
+        store.set_slice("s3", slice("s3", "n3", 2));
+        for node in ["n2", "n3"] {
+            assert_eq!(check(&store, &["a"], node), Ok(vec!["a".to_owned()]));
+        }
+        assert_eq!(check(&store, &["a", "b"], "n2"), Err("cannot allocate all claims".to_owned()), "one is for n3");
     }
 
     #[test]

@@ -166,3 +166,24 @@ fn a_binding_that_failed_before_its_claim_was_made_gives_the_devices_back() {
     world.settle();
     assert_eq!(world.devices_of("next"), "n1/gpu-0");
 }
+
+#[test]
+fn a_change_to_the_claim_of_an_earlier_pod_of_the_same_name_frees_no_devices() {
+    let mut world = World::new(json!({}));
+    world.gpu_node("n1", None);
+    world.slice("n1", 2);
+    world.class("gpu", Some(GPU));
+    world.gpu_pod("pod", GPU, 1);
+    world.settle();
+    assert_eq!(world.devices_of("pod"), "n1/gpu-0");
+    world.delete("pod");
+    world.gpu_pod("pod", GPU, 1);
+    assert_eq!(world.state.decide(world.now).len(), 1, "the later pod gets gpu-1, and its claim is not made yet");
+    // The claim of the earlier pod is being deleted.
+    let name = "pod-extended-resources-x";
+    let claim = world.claims[name].clone();
+    world.state.device_claim_changed(&ObjectKey::namespaced("ns", name), Some(&claim));
+    world.gpu_pod("other", GPU, 1);
+    world.settle();
+    assert_eq!(world.node_of("other"), None, "{}", world.devices_of("other"));
+}
