@@ -48,7 +48,7 @@ class Probe:
 
 
 def probes(cluster):
-    """The API server alone; conversion; a webhook that must respond."""
+    """The API server alone (an update that changes nothing); conversion; a webhook that must respond."""
     configmaps = "/api/v1/namespaces/default/configmaps"
     cluster.request("POST", configmaps, {"metadata": {"name": "probe"}})
     workloads = "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads?limit=1&resourceVersion="
@@ -56,7 +56,7 @@ def probes(cluster):
     found = cluster.request("GET", f"{queues}/free")[1]
     queue = {key: found[key] for key in ["apiVersion", "kind", "spec"]} | {"metadata": {"name": "asked"}}
     return [
-        Probe(cluster, "write of a ConfigMap", "PUT", f"{configmaps}/probe", {"metadata": {"name": "probe"}, "data": {"a": "b"}}),
+        Probe(cluster, "update of a ConfigMap", "PUT", f"{configmaps}/probe", {"metadata": {"name": "probe"}, "data": {"a": "b"}}),
         Probe(cluster, "read in v1beta1", "GET", workloads),
         Probe(cluster, "write of a ClusterQueue", "POST", f"{queues}?dryRun=All", queue),
     ]
