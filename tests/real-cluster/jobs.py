@@ -75,56 +75,115 @@ def create(cluster, prefix, count, queues=10):
     print(f"created {count} in {time.time() - started:.1f} s:", dict(results))
 
 
-def flow(cluster, prefix, seconds):
-    """Creates Jobs that find free quota, and prints the longest waits from creation to start."""
-    created, started, failed = {}, {}, []
+class Flow:
+    """Short Jobs, five a second, in queues with free quota, and the times at which each is admitted and started."""
 
-    def follow():
-        version = cluster.request("GET", "/apis/batch/v1/namespaces/default/jobs?limit=1")[1]["metadata"]["resourceVersion"]
+    def __init__(self, cluster, prefix, queues):
+        self.cluster, self.prefix, self.queues = cluster, prefix, queues
+        self.created, self.queued, self.admitted, self.started, self.failed = {}, {}, {}, {}, []
+        self.ended = threading.Event()
+        jobs = "/apis/batch/v1/namespaces/default/jobs"
+        workloads = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
+        for path, seen in [(jobs, self.job_seen), (workloads, self.workload_seen)]:
+            threading.Thread(target=self.follow, args=(path, seen), daemon=True).start()
+        time.sleep(1)
+        self.creator = threading.Thread(target=self.create, daemon=True)
+        self.creator.start()
+
+    def follow(self, path, seen):
+        version = ""
         while True:
-            path = f"/apis/batch/v1/namespaces/default/jobs?watch=1&labelSelector=flow={prefix}&resourceVersion={version}"
-            connection = http.client.HTTPSConnection(cluster.host, context=cluster.context, timeout=600)
+            connection = http.client.HTTPSConnection(self.cluster.host, context=self.cluster.context, timeout=600)
             try:
-                connection.request("GET", path)
+                if not version:
+                    version = self.cluster.request("GET", path + "?limit=1")[1]["metadata"]["resourceVersion"]
+                connection.request("GET", f"{path}?watch=1&resourceVersion={version}")
                 for line in connection.getresponse():
-                    meta, spec = (json.loads(line)["object"].get(key, {}) for key in ("metadata", "spec"))
-                    version = meta.get("resourceVersion", version)
-                    if spec.get("suspend") is False:
-                        started.setdefault(meta["name"], time.time())
-            except (http.client.HTTPException, OSError):
+                    event = json.loads(line)
+                    if event.get("type") == "ERROR":
+                        version = ""
+                        break
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    seen(event["object"], time.time())
+            except (http.client.HTTPException, OSError, KeyError, TypeError, ValueError):
                 time.sleep(0.2)
 
-    def one(number):
-        name, queue = f"{prefix}-{number}", f"queue-{number % 10}"
-        body = job(name, queue)
-        body["metadata"]["labels"]["flow"] = prefix
+    def job_seen(self, job, now):
+        name = job["metadata"]["name"]
+        if name.startswith(self.prefix) and job["spec"].get("suspend") is False:
+            self.started.setdefault(name, now)
+
+    def workload_seen(self, workload, now):
+        name = workload["metadata"].get("ownerReferences", [{"name": ""}])[0]["name"]
+        if name.startswith(self.prefix):
+            self.queued.setdefault(name, now)
+            if conditions(workload).get("Admitted") == "True":
+                self.admitted.setdefault(name, now)
+
+    def create(self):
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            number = 0
+            while not self.ended.wait(0.2):
+                pool.submit(self.create_one, number)
+                number += 1
+
+    def create_one(self, number):
+        name = f"{self.prefix}-{number}"
+        body = job(name, self.queues[number % len(self.queues)])
         body["spec"]["template"]["metadata"] = {"annotations": {"real-cluster/run-seconds": "2"}}
         begun = time.time()
         try:
-            status, answer = cluster.request("POST", "/apis/batch/v1/namespaces/default/jobs", body)
+            status, answer = self.cluster.request("POST", "/apis/batch/v1/namespaces/default/jobs", body)
         except (http.client.HTTPException, OSError) as error:
             status, answer = 0, {"message": repr(error)}
         if status == 201 and answer["spec"].get("suspend"):
-            created[name] = begun
+            self.created[name] = (begun, time.time())
         else:
-            failed.append((time.strftime("%T"), status, answer.get("spec", {}).get("suspend"), answer.get("message", "")[:200]))
+            text = answer.get("message", "")[:200]
+            self.failed.append((time.strftime("%T"), status, answer.get("spec", {}).get("suspend"), text))
 
-    threading.Thread(target=follow, daemon=True).start()
-    time.sleep(1)
-    end, number = time.time() + float(seconds), 0
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        while time.time() < end:
-            pool.submit(one, number)
-            number += 1
+    def end(self, seconds=20):
+        """Ends the creation, and waits until all have started, for this long at most."""
+        self.ended.set()
+        self.creator.join()
+        end = time.time() + seconds
+        while time.time() < end and self.missing():
             time.sleep(0.2)
-    time.sleep(20)
-    waits = sorted(((started[name] - at, name, at) for name, at in created.items() if name in started), reverse=True)
-    missing = [name for name in created if name not in started]
-    print(f"{number} Jobs: {len(failed)} not created or not held, {len(missing)} not started", *failed[:5], *missing[:5])
-    if waits:
-        print(f"wait until start: median {waits[len(waits) // 2][0]:.2f} s; longest:")
-        for wait, name, at in waits[:5]:
-            print(f"  {wait:.2f} s, {name}, created at {time.strftime('%T', time.localtime(at))}")
+
+    def missing(self):
+        return [name for name in list(self.created) if name not in self.started]
+
+    def pause(self, begun, ended):
+        """The longest time in this period in which no Job started, and when it began."""
+        times = [begun, *sorted(at for at in list(self.started.values()) if begun < at < ended), ended]
+        return max((after - before, before) for before, after in zip(times, times[1:]))
+
+    def report(self, begun, ended):
+        """What became of the Jobs that were created in this period."""
+        of = {name: at for name, at in list(self.created.items()) if begun <= at[0] < ended and name in self.started}
+        if not of:
+            return "no Job started"
+        last, stages = {name: at[0] for name, at in of.items()}, []
+        times = {name: at[1] for name, at in of.items()}
+        for stage, seen in [("created", times), ("queued", self.queued), ("admitted", self.admitted), ("started", self.started)]:
+            took = sorted(max(0, seen.get(name, last[name]) - last[name]) for name in of)
+            last = {name: max(last[name], seen.get(name, last[name])) for name in of}
+            stages.append(f"{stage} {took[len(took) // 2]:.2f}/{took[-1]:.2f}")
+        waits = sorted(self.started[name] - at[0] for name, at in of.items())
+        pause, at = self.pause(begun, ended)
+        at = time.strftime("%T", time.localtime(at))
+        return (f"{len(of)} Jobs, wait {waits[len(waits) // 2]:.2f} s at the median, {waits[-1]:.2f} s at most "
+                f"({', '.join(stages)}); no start for {pause:.2f} s at most, from {at}")
+
+
+def flow(cluster, prefix, seconds):
+    begun = time.time()
+    flow = Flow(cluster, prefix, [f"queue-{it}" for it in range(10)])
+    time.sleep(float(seconds))
+    ended = time.time()
+    flow.end()
+    print(f"{len(flow.failed)} not created or not held, {len(flow.missing())} not started", *flow.failed[:5], *flow.missing()[:5])
+    print(flow.report(begun, ended))
 
 
 def conditions(workload):

@@ -1,7 +1,10 @@
 //! Parses path, method and query into group, version, resource, namespace, name, subresource and
 //! verb. Behaviour after Kubernetes' `RequestInfo` (conformance suite `request-info`).
 
-use berth_apimachinery::percent::decode_component;
+use std::borrow::Cow;
+
+use berth_apimachinery::percent::{decode_component, decode_path, malformed};
+use berth_apimachinery::status::Status;
 use http::Method;
 
 /// The parsed request line.
@@ -9,8 +12,10 @@ use http::Method;
 pub struct RequestInfo {
     /// True if this is a request for objects (as opposed to discovery, health, OpenAPI).
     pub is_resource_request: bool,
-    /// Path of the URL as sent.
+    /// Path of the URL, decoded. An escaped slash separates segments, as in Kubernetes' server.
     pub path: String,
+    /// Path of the URL as sent.
+    pub raw_path: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`. The
     /// lower-case HTTP method for non-resource requests.
     pub verb: String,
@@ -41,22 +46,30 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
-    /// Parses a request line. `query` is the raw query string without `?`. Never fails: an unknown
-    /// path becomes a non-resource request, or a request for a resource that is not served.
+    /// Parses a request line. `path` and `query` (without `?`) are those that were sent. Never fails: an
+    /// unknown path becomes a non-resource request, or a request for a resource that is not served, and
+    /// malformed escapes stay ([`check_path`] rejects them).
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
-        let mut info =
-            RequestInfo { path: path.to_owned(), verb: method.as_str().to_lowercase(), ..RequestInfo::default() };
+        let raw_path = path.to_owned();
+        let path = decoded(path).into_owned();
+        let mut info = RequestInfo { raw_path, verb: method.as_str().to_lowercase(), ..RequestInfo::default() };
+        info.fill(&path, method, query);
+        RequestInfo { path, ..info }
+    }
+
+    fn fill(&mut self, path: &str, method: &Method, query: &str) {
+        let info = self;
         let trimmed = path.trim_matches('/');
         let parts: Vec<&str> = if trimmed.is_empty() { Vec::new() } else { trimmed.split('/').collect() };
         if parts.len() < 3 || !(parts[0] == "api" || parts[0] == "apis") {
-            return info;
+            return;
         }
         info.api_prefix = parts[0].to_owned();
         let mut rest = &parts[1..];
         if parts[0] == "apis" {
             // /apis/<group>/<version> without a resource is discovery.
             if rest.len() < 3 {
-                return info;
+                return;
             }
             info.api_group = rest[0].to_owned();
             rest = &rest[1..];
@@ -69,7 +82,7 @@ impl RequestInfo {
             // The old prefixes `/watch/` and `/proxy/` are verbs.
             if rest.len() < 2 {
                 info.is_resource_request = false;
-                return info;
+                return;
             }
             info.verb = rest[0].to_owned();
             special = true;
@@ -105,7 +118,7 @@ impl RequestInfo {
         }
         info.resource = rest[0].to_owned();
         if special {
-            return info;
+            return;
         }
         if info.name.is_empty() && info.verb == "get" {
             let watch = query_values(query, "watch").next();
@@ -127,7 +140,25 @@ impl RequestInfo {
                 info.name = name.to_owned();
             }
         }
-        info
+    }
+}
+
+/// The decoded path. Most paths have no escape.
+fn decoded(path: &str) -> Cow<'_, str> {
+    match decode_path(path) {
+        Ok(octets) if path.contains('%') => Cow::Owned(String::from_utf8_lossy(&octets).into_owned()),
+        _ => Cow::Borrowed(path),
+    }
+}
+
+/// Rejects a path with a malformed escape, as Go's server does before Kubernetes' server sees the request.
+///
+/// # Errors
+/// 400, with the escape.
+pub(crate) fn check_path(path: &str) -> Result<(), Status> {
+    match malformed(path) {
+        Some(escape) => Err(Status::bad_request(format!("path of the URL: invalid URL escape {escape:?}"))),
+        None => Ok(()),
     }
 }
 
@@ -146,4 +177,34 @@ pub(crate) const HEALTH_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 pub(crate) fn is_probe(path: &str) -> bool {
     let below = |probe: &&str| path.strip_prefix(*probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     HEALTH_PATHS.iter().any(below)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(path: &str) -> RequestInfo {
+        RequestInfo::parse(&Method::GET, path, "")
+    }
+
+    #[test]
+    fn escapes_in_a_path_are_decoded_before_it_is_split() {
+        let info = get("/api/v1/namespaces/a/configmaps/kube%2Droot%2dca.crt");
+        assert_eq!((info.name.as_str(), info.verb.as_str()), ("kube-root-ca.crt", "get"));
+        let info = get("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
+        assert_eq!(info.name, "system:node");
+        let info = get("/api/v1/namespaces/a%2Fpods/p%2Flog");
+        assert_eq!((&*info.namespace, &*info.resource, &*info.name, &*info.subresource), ("a", "pods", "p", "log"));
+        let info = get("/health%7a");
+        assert_eq!((&*info.path, &*info.raw_path), ("/healthz", "/health%7a"));
+        assert_eq!(get("/api/v1/nodes/a%252F").name, "a%2F", "a path is decoded once");
+    }
+
+    #[test]
+    fn a_malformed_escape_is_named_and_a_plus_is_no_space() {
+        let refused = check_path("/api/v1/nodes/a%2").expect_err("malformed");
+        assert_eq!((refused.code, refused.message.as_str()), (400, "path of the URL: invalid URL escape \"%2\""));
+        assert!(check_path("/api/v1/nodes/a%2F").is_ok());
+        assert_eq!(get("/api/v1/nodes/a+b").name, "a+b");
+    }
 }

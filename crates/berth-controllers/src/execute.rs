@@ -11,7 +11,7 @@ use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::patch::merge_diff;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -210,7 +210,10 @@ where
     /// Reports on a job that a Workload of another owner has the name of the job's Workload. If
     /// that Workload belongs to the job, only the cache is stale, and nothing is reported.
     async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
-        let Ok(Some(taken)) = berth_runtime::write::get_opt(api, name).await else { return };
+        // The role of the controllers allows lists, and no reads of single Workloads.
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let Ok(found) = berth_runtime::write::list(api, &named).await else { return };
+        let Some(taken) = found.items.into_iter().next() else { return };
         let owner = controller_of(&taken.metadata);
         if owner.is_some_and(|owner| Some(owner.uid.as_str()) == object.meta().uid.as_deref()) {
             return;

@@ -18,6 +18,7 @@ use berth_foresight::command::source::{Known, valid};
 use berth_foresight::command::what_if;
 use berth_foresight::live::forecast::{self, JobForecast, Plan, namespace};
 use berth_foresight::live::what_if::compare;
+use berth_foresight::memory::Memory;
 use berth_foresight::objects::{Objects, read};
 use berth_foresight::policy::Prices;
 use berth_foresight::snapshot::{Changes, Snapshot};
@@ -48,19 +49,19 @@ const MANIFESTS_MAX: usize = 100;
 /// Computes futures, one after the other; clones share the last one.
 #[derive(Clone, Default)]
 pub(crate) struct Foresight {
-    kept: Arc<parking_lot::Mutex<Option<Kept>>>,
+    cached: Arc<parking_lot::Mutex<Option<Cached>>>,
     turn: Arc<Mutex<()>>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct Cached {
     at: Instant,
     /// Time for which it is fresh.
     fresh: Duration,
     present: Arc<Present>,
 }
 
-impl Kept {
+impl Cached {
     fn is_fresh(&self) -> bool {
         self.at.elapsed() < self.fresh
     }
@@ -85,6 +86,8 @@ struct Wanted {
     workload: Option<String>,
     /// Only the next starts.
     summary: bool,
+    /// What the controllers know beside the objects, and no forecasts.
+    memory: bool,
     /// False if the reader waits only a moment for the first computation.
     wait: bool,
 }
@@ -98,7 +101,12 @@ impl Wanted {
             Some("false") => Ok(false),
             Some(other) => Err(Status::bad_request(format!("{name}: invalid value {other:?}, expected true or false"))),
         };
-        Ok(Self { workload: given("workload"), summary: is("summary", false)?, wait: is("wait", true)? })
+        Ok(Self {
+            workload: given("workload"),
+            summary: is("summary", false)?,
+            memory: is("memory", false)?,
+            wait: is("wait", true)?,
+        })
     }
 }
 
@@ -116,7 +124,8 @@ struct WhatIfSpec {
 impl Foresight {
     /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list. Parameters:
     /// `workload` (name of the only Workload), `summary` (true for the next starts by queue and flavor
-    /// without the jobs), and `wait` (false for none if the first ones are not computed in a moment).
+    /// without the jobs), `wait` (false for none if the first ones are not computed in a moment), and
+    /// `memory` (true for what forecasts elsewhere need beside the objects, and nothing else).
     pub(crate) async fn forecasts(
         &self,
         installed: &Arc<Installed>,
@@ -127,6 +136,10 @@ impl Foresight {
         let wanted = Wanted::parse(query)?;
         let object =
             json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Forecasts", "metadata": {}, "items": []});
+        if wanted.memory {
+            let memory = memory(installed, reader, only).await;
+            return Ok(with(object, json!({"at": installed.explain.clock_now().to_string(), "memory": memory})));
+        }
         let present = match wanted.wait {
             true => self.usable(installed).await?,
             false => match tokio::time::timeout(MOMENT, self.usable(installed)).await {
@@ -249,14 +262,14 @@ impl Foresight {
 
     /// The last computed state, while a newer one is computed.
     async fn usable(&self, installed: &Arc<Installed>) -> Result<Arc<Present>, Status> {
-        let kept = self.kept.lock().clone();
-        match kept.filter(|kept| kept.at.elapsed() < USABLE) {
-            Some(kept) if kept.is_fresh() => Ok(kept.present),
-            Some(kept) => {
+        let cached = self.cached.lock().clone();
+        match cached.filter(|cached| cached.at.elapsed() < USABLE) {
+            Some(cached) if cached.is_fresh() => Ok(cached.present),
+            Some(cached) => {
                 if self.turn.try_lock().is_ok() {
                     self.begin(installed);
                 }
-                Ok(kept.present)
+                Ok(cached.present)
             }
             None => self.newest(installed).await,
         }
@@ -267,20 +280,20 @@ impl Foresight {
         self.begin(installed).await.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    /// Computes the state in a task, which goes on if the reader leaves.
+    /// Computes the state in a task, which continues if the reader disconnects.
     fn begin(&self, installed: &Arc<Installed>) -> JoinHandle<Result<Arc<Present>, Status>> {
         let (foresight, installed) = (self.clone(), installed.clone());
         tokio::spawn(async move {
             // Readers that arrive meanwhile wait for the same computation.
             let _turn = foresight.turn.lock().await;
-            let kept = foresight.kept.lock().clone();
-            if let Some(kept) = kept.filter(Kept::is_fresh) {
-                return Ok(kept.present);
+            let cached = foresight.cached.lock().clone();
+            if let Some(cached) = cached.filter(Cached::is_fresh) {
+                return Ok(cached.present);
             }
             let begin = Instant::now();
             let present = Arc::new(Present::of(&installed).await?);
             let fresh = FRESH.max(begin.elapsed() * SHARE);
-            *foresight.kept.lock() = Some(Kept { at: begin, fresh, present: present.clone() });
+            *foresight.cached.lock() = Some(Cached { at: begin, fresh, present: present.clone() });
             Ok(present)
         })
     }
@@ -296,8 +309,10 @@ impl Present {
             return Err(unavailable(&missing));
         }
         let (at, config) = (installed.explain.clock_now(), installed.config.clone());
+        let memory = Memory::from(&installed.explain.memory());
         let computed = tokio::task::spawn_blocking(move || {
-            let snapshot = Snapshot::of(listed.documents.into_iter().map(|document| document.value), at);
+            let documents = listed.documents.into_iter().map(|document| document.value);
+            let snapshot = Snapshot::of(documents, at).with_memory(Some(memory));
             let mut objects = valid(&snapshot)?;
             objects.config = (*config).clone();
             let known = Known::of(&objects, at, None, &objects::template);
@@ -343,6 +358,14 @@ fn with(mut object: Value, more: Value) -> Value {
         fields.extend(more);
     }
     object
+}
+
+/// What the engine knows about the workloads of a namespace, or of all, that the reader may list.
+async fn memory(installed: &Arc<Installed>, reader: &Reader, only: &str) -> Memory {
+    let memory = Memory::from(&installed.explain.memory());
+    let memory = memory.of_namespaces(&|namespace| only.is_empty() || namespace == only);
+    let readable = readable(installed, reader, memory.namespaces()).await;
+    memory.of_namespaces(&|namespace| readable.has(namespace))
 }
 
 async fn readable(installed: &Arc<Installed>, reader: &Reader, namespaces: BTreeSet<String>) -> Readable {
@@ -475,7 +498,7 @@ mod tests {
     #[test]
     fn parameters_of_forecasts_are_checked() {
         let wanted = Wanted::parse("summary=true&wait=false&workload=").expect("parameters");
-        assert_eq!(wanted, Wanted { workload: None, summary: true, wait: false });
+        assert_eq!(wanted, Wanted { workload: None, summary: true, memory: false, wait: false });
         assert_eq!(Wanted::parse("").map(|it| (it.summary, it.wait)).ok(), Some((false, true)));
         let error = Wanted::parse("summary=yes").expect_err("it is neither").message;
         assert_eq!(error, "summary: invalid value \"yes\", expected true or false");

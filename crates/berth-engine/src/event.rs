@@ -5,6 +5,7 @@
 //! twice changes nothing.
 
 use crate::ids::Name;
+use crate::memory::WaitingPreemptor;
 use crate::model::{
     AdmissionCheck, ClusterQueue, Cohort, Labels, LocalQueue, Node, NodePod, ResourceFlavor, ResourceList, Time,
     Topology, Workload, WorkloadKey,
@@ -94,4 +95,7 @@ pub enum Event {
         /// Time at which it was recorded.
         at: Time,
     },
+    /// A workload waits for preemptions that it started in an earlier engine ([`crate::Engine::memory`]).
+    /// Follows the event of the workload.
+    PreemptorRestored(WaitingPreemptor),
 }

@@ -120,6 +120,7 @@ mod explain;
 mod ids;
 #[cfg(feature = "lab")]
 pub mod lab;
+mod memory;
 pub mod model;
 mod ordered_set;
 mod preemption;
@@ -147,6 +148,7 @@ pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;
 pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 pub use ids::Name;
+pub use memory::{ExactTimes, Memory, WaitingPreemptor};
 pub use ordered_set::OrderedSet;
 pub use status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,

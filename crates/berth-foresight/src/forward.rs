@@ -26,6 +26,8 @@ pub struct Forward {
     pub objects: Vec<Event>,
     /// The jobs, in order of creation.
     pub jobs: Vec<ForwardJob>,
+    /// What the engine knew at the instant beside the objects.
+    pub restored: Vec<Event>,
 }
 
 impl Load for Forward {
@@ -35,6 +37,10 @@ impl Load for Forward {
 
     fn objects(&self) -> Vec<Event> {
         self.objects.clone()
+    }
+
+    fn restored(&self) -> Vec<Event> {
+        self.restored.clone()
     }
 
     fn jobs(&self) -> usize {

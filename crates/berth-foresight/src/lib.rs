@@ -24,6 +24,7 @@ pub mod figures;
 pub mod forecast;
 pub mod forward;
 pub mod live;
+pub mod memory;
 pub mod migrate;
 pub mod objects;
 pub mod packing;

@@ -56,6 +56,11 @@ pub trait Load {
     /// the job is admitted.
     fn run_time(&self, number: usize) -> Duration;
 
+    /// What an engine knew at the start beside the objects. It follows the jobs that exist at the start.
+    fn restored(&self) -> Vec<Event> {
+        Vec::new()
+    }
+
     /// Changes of the configuration, with their times from the start, in order of time.
     fn changes(&self) -> Vec<(Duration, Event)> {
         Vec::new()
@@ -88,7 +93,10 @@ impl Capacity for Unlimited {
         self.admitted.push((number, since));
     }
 
-    fn released(&mut self, _: usize, _: Time) {}
+    fn released(&mut self, number: usize, _: Time) {
+        // A job that is evicted at the instant of its admission does not run since then.
+        self.admitted.retain(|(admitted, _)| *admitted != number);
+    }
 
     fn next(&self) -> Option<Time> {
         None
@@ -214,6 +222,7 @@ pub fn run_on(load: &impl Load, config: EngineConfig, probe: &mut impl Probe, ca
         probe,
         capacity,
         changes,
+        restored: load.restored(),
         now: load.start(),
         live: Vec::with_capacity(jobs),
         numbers: HashMap::new(),
@@ -256,6 +265,8 @@ struct Drive<'a, L, P, C> {
     capacity: &'a mut C,
     /// Changes that are not due yet, the last one first.
     changes: Vec<(Duration, Event)>,
+    /// What follows the jobs that exist at the start.
+    restored: Vec<Event>,
     now: Time,
     /// By number; `None` once the job ended.
     live: Vec<Option<Box<Live>>>,
@@ -281,6 +292,7 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
 
     fn run(&mut self) {
         loop {
+            self.forget_ends_of_lost_runs();
             let finish = self.finishes.peek().map(|Reverse((at, ..))| *at);
             let change = self.changes.last().map(|(at, _)| self.load.start().after(*at));
             let due = [self.next_creation(), finish, change, self.capacity.next(), self.engine.next_wakeup()];
@@ -300,6 +312,9 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
             }
             while self.next_creation().is_some_and(|at| at <= self.now) {
                 self.create();
+            }
+            for event in std::mem::take(&mut self.restored) {
+                self.apply(event);
             }
             self.decide();
             self.settle();
@@ -339,6 +354,17 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
         record.first_started.get_or_insert(since);
         self.history.admissions += 1;
         self.probe.started(number, since);
+    }
+
+    /// Nothing happens when a run would have ended that an eviction has ended before: no cycle runs then.
+    fn forget_ends_of_lost_runs(&mut self) {
+        let live = &self.live;
+        let is_lost = |number: usize, life: u32| {
+            live[number].as_ref().is_none_or(|live| live.lives != life || live.admitted.is_none())
+        };
+        while self.finishes.peek().is_some_and(|Reverse((_, number, life))| is_lost(*number, *life)) {
+            self.finishes.pop();
+        }
     }
 
     /// Schedules the ends of the jobs whose pods run.

@@ -449,6 +449,11 @@ impl<K: Resource + 'static> Cache<K> {
         }
     }
 
+    /// True if the cache has an object that is not in `listed`.
+    pub(crate) fn has_others(&self, listed: &BTreeSet<ObjectKey>) -> bool {
+        self.read(|state| state.objects.keys().any(|key| !listed.contains(key.as_ref())))
+    }
+
     /// Calls the subscriber for every change until it is dropped.
     pub(crate) fn subscribe(&self, subscriber: &Arc<Subscriber<K>>) {
         let mut subscribers = self.inner.subscribers.write();
@@ -669,7 +674,8 @@ fn are_different(a: &impl Resource, b: &impl Resource) -> bool {
     matches!((&a.meta().uid, &b.meta().uid), (Some(a), Some(b)) if a != b)
 }
 
-fn version_of<K: Resource>(object: &K) -> Option<u64> {
+/// The version of an object as a number.
+pub(crate) fn version_of<K: Resource>(object: &K) -> Option<u64> {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok())
 }
 

@@ -155,7 +155,12 @@ async fn inform(
     while let Some(event) = stream.next().await {
         match event.map(|event| filling.take(event)) {
             Ok(Step::Listing) => {}
-            Ok(Step::Listed | Step::Changed) => {
+            Ok(Step::Listed) => {
+                filling.end();
+                backoff.reset();
+                live();
+            }
+            Ok(Step::Changed) => {
                 backoff.reset();
                 live();
             }

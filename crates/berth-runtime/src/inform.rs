@@ -12,7 +12,9 @@ use kube::runtime::watcher;
 use kube::{Api, Resource};
 use tokio::sync::{RwLock, watch};
 
+use crate::cache::version_of;
 use crate::kinds::Serving;
+use crate::takeover;
 use crate::wire::Undecoded;
 use crate::{Cache, Clock, ObjectKey};
 
@@ -92,6 +94,8 @@ pub(crate) trait AnyCache: Send + Sync {
     fn retain(&self, listed: &BTreeSet<ObjectKey>);
     /// See [`Cache::forget_before`].
     fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>);
+    /// True if the cache has an object that is not in `listed`.
+    fn has_others(&self, listed: &BTreeSet<ObjectKey>) -> bool;
     /// See [`Cache::set_complete`].
     fn set_complete(&self, complete: bool);
 }
@@ -123,6 +127,10 @@ where
         self.forget_before(revision, listed);
     }
 
+    fn has_others(&self, listed: &BTreeSet<ObjectKey>) -> bool {
+        self.has_others(listed)
+    }
+
     fn set_complete(&self, complete: bool) {
         self.set_complete(complete);
     }
@@ -132,10 +140,12 @@ fn warn_of_invalid(kind: &str, object: &Undecoded, error: &serde_json::Error) {
     tracing::warn!(kind, key = %ObjectKey::of(object), %error, "cannot decode an object");
 }
 
-/// A cache, and the keys of the list that fills it.
+/// A cache, and what the list that fills it has shown.
 pub(crate) struct Filling {
     cache: Arc<dyn AnyCache>,
     listed: BTreeSet<ObjectKey>,
+    /// The highest version of the listed objects. The list has this revision or a later one.
+    revision: u64,
 }
 
 /// What an event of a watch was part of.
@@ -143,7 +153,8 @@ pub(crate) struct Filling {
 pub(crate) enum Step {
     /// A list, which is not complete yet.
     Listing,
-    /// The end of a list: the cache is complete.
+    /// The end of a list. The cache may still have objects that were deleted before: see
+    /// [`Filling::end`] and [`Filling::end_beside_writes`].
     Listed,
     /// A change of an object.
     Changed,
@@ -151,7 +162,7 @@ pub(crate) enum Step {
 
 impl Filling {
     pub(crate) fn new(cache: Arc<dyn AnyCache>) -> Self {
-        Self { cache, listed: BTreeSet::new() }
+        Self { cache, listed: BTreeSet::new(), revision: 0 }
     }
 
     /// Applies an event to the cache.
@@ -159,19 +170,16 @@ impl Filling {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
+                self.revision = 0;
                 Step::Listing
             }
             watcher::Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
+                self.revision = self.revision.max(version_of(&object).unwrap_or_default());
                 self.cache.apply_if_new(&object);
                 Step::Listing
             }
-            watcher::Event::InitDone => {
-                self.cache.retain(&self.listed);
-                self.cache.set_complete(true);
-                self.listed.clear();
-                Step::Listed
-            }
+            watcher::Event::InitDone => Step::Listed,
             watcher::Event::Apply(object) => {
                 self.cache.apply_if_new(&object);
                 Step::Changed
@@ -181,6 +189,27 @@ impl Filling {
                 Step::Changed
             }
         }
+    }
+
+    /// Ends a list into a cache that only lists and watches change: removes what was not listed.
+    pub(crate) fn end(&mut self) {
+        self.cache.retain(&self.listed);
+        self.cache.set_complete(true);
+        self.listed.clear();
+    }
+
+    /// Ends a list into a cache that has the program's own writes too. An object that is not listed and
+    /// newer than all listed ones was either deleted before the list, or written after it; the watcher
+    /// does not say at which revision it listed. A second list, whose revision is known, decides. An
+    /// object that is removed by mistake would be lost: the watch does not show again the version that
+    /// the cache had.
+    async fn end_beside_writes(&mut self, kind: &str, api: &Api<Undecoded>, clock: &Clock) {
+        self.cache.forget_before(self.revision, &self.listed);
+        if self.cache.has_others(&self.listed) {
+            takeover::catch_up(kind.to_owned(), api.clone(), self.cache.clone(), clock.clone()).await;
+        }
+        self.cache.set_complete(true);
+        self.listed.clear();
     }
 }
 
@@ -212,6 +241,7 @@ impl Source {
             match event.map(|event| filling.take(event)) {
                 Ok(Step::Listing) => {}
                 Ok(Step::Listed) => {
+                    filling.end_beside_writes(&resource.kind, api, clock).await;
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff.reset();
@@ -276,5 +306,94 @@ impl Source {
                 std::future::pending::<()>().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+    use kube::core::ObjectMeta;
+    use serde_json::json;
+
+    use super::*;
+
+    fn config_map(name: &str, version: u64) -> ConfigMap {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("ns".to_owned()),
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        };
+        ConfigMap { metadata, ..ConfigMap::default() }
+    }
+
+    /// A server whose first list, at revision 6, is older than an object that the program writes at 7
+    /// before the response arrives. Its watches have no events.
+    fn server(cache: &Cache<ConfigMap>, lists: &Arc<AtomicUsize>) -> Client {
+        let (cache, lists) = (cache.clone(), lists.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (cache, lists) = (cache.clone(), lists.clone());
+            async move {
+                if request.uri().query().unwrap_or_default().contains("watch=true") {
+                    std::future::pending::<()>().await;
+                }
+                let (revision, names) = match lists.fetch_add(1, Ordering::SeqCst) {
+                    0 => ("6", vec![("unchanged", "5")]),
+                    _ => ("9", vec![("unchanged", "5"), ("written", "7")]),
+                };
+                if revision == "6" {
+                    cache.observe(config_map("written", 7));
+                }
+                let item = |(name, version)| json!({"metadata": {"name": name, "namespace": "ns", "resourceVersion": version}});
+                let items: Vec<_> = names.into_iter().map(item).collect();
+                let list = json!({"kind": "ConfigMapList", "apiVersion": "v1",
+                    "metadata": {"resourceVersion": revision}, "items": items});
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        Client::new(service, "ns")
+    }
+
+    /// Lists into a cache that has these objects. Returns their names afterwards, and the number of lists.
+    async fn listed(known: impl IntoIterator<Item = ConfigMap>) -> (Vec<String>, usize) {
+        let cache = Cache::for_tests(known);
+        let lists = Arc::new(AtomicUsize::new(0));
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        let source = Source {
+            api: Api::all_with(server(&cache, &lists), &resource),
+            resource,
+            watches: watcher::Config::default(),
+            cache: Arc::new(cache.clone()),
+            clock: Clock::system(),
+            required: true,
+            gate: Arc::default(),
+        };
+        let (synced, mut filled) = watch::channel(false);
+        tokio::select! {
+            () = source.inform(&synced) => unreachable!("an informer does not end"),
+            filled = filled.wait_for(|filled| *filled) => drop(filled.expect("the informer runs")),
+        }
+        let mut names: Vec<String> = cache.list().iter().filter_map(|map| map.metadata.name.clone()).collect();
+        names.sort_unstable();
+        (names, lists.load(Ordering::SeqCst))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_written_during_a_list_stays_in_the_cache() {
+        let (names, lists) = listed([config_map("unchanged", 5)]).await;
+        assert_eq!((names, lists), (vec!["unchanged".to_owned(), "written".to_owned()], 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_that_were_deleted_before_a_list_are_removed_from_the_cache() {
+        // The version of one is older than that of a listed object, that of the other is newer.
+        let (names, _) = listed([config_map("deleted-early", 4), config_map("deleted-late", 6)]).await;
+        assert_eq!(names, ["unchanged", "written"]);
     }
 }

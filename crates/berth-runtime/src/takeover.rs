@@ -1,6 +1,7 @@
 //! Reads a cache's current state after an election, before the controllers start. The watch may not
 //! have shown the last writes of the previous leader yet. Decisions without these writes could
-//! allocate the same quota or node twice.
+//! allocate the same quota or node twice. A list during which the program wrote ends in the same way
+//! ([`crate::inform`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(crate) async fn catch_up(kind: String, api: Api<Undecoded>, cache: Arc<dyn A
     let mut backoff = BACKOFF_BASE;
     while let Err(error) = read(&api, cache.as_ref()).await {
         let error = crate::brief(&error);
-        tracing::warn!(kind, %error, ?backoff, "cannot list objects before the controllers start, retrying");
+        tracing::warn!(kind, %error, ?backoff, "cannot list objects in their current state, retrying");
         clock.sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);
     }

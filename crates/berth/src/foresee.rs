@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use berth_controllers::explain::ask;
 use berth_embedded::objects;
 use berth_foresight::command::{forecast, source::SourceOptions, what_if};
+use berth_foresight::memory::Memory;
 use berth_foresight::snapshot::Snapshot;
 use clap::Args;
 use jiff::Timestamp;
@@ -100,7 +102,12 @@ pub async fn starts(client: &Client) -> anyhow::Result<BTreeMap<(String, String)
 /// The snapshot that the options name, or the state of the cluster.
 async fn state(source: &SourceOptions, connect: &ConnectOptions) -> anyhow::Result<Snapshot> {
     match source.read()? {
-        Some(snapshot) => Ok(snapshot),
+        Some(snapshot) => {
+            if snapshot.memory.is_none() {
+                missing_memory("the snapshot has none");
+            }
+            Ok(snapshot)
+        }
         None => of_cluster(connect).await,
     }
 }
@@ -118,8 +125,35 @@ async fn of_client(client: &Client) -> anyhow::Result<Snapshot> {
     for missing in &listed.missing {
         eprintln!("berth: not part of the state: {missing}");
     }
+    let memory = memory(client).await?;
     let at = now(client).await?;
-    Ok(Snapshot::of(listed.documents.into_iter().map(|document| document.value), at))
+    Ok(Snapshot::of(listed.documents.into_iter().map(|document| document.value), at).with_memory(memory))
+}
+
+/// What the controllers know beside the objects; `None` if they do not say it.
+async fn memory(client: &Client) -> anyhow::Result<Option<Memory>> {
+    let mut answer = match ask::memory(client).await {
+        Ok(answer) => answer,
+        Err(kube::Error::Api(status)) => {
+            missing_memory(&status.message);
+            return Ok(None);
+        }
+        Err(error) => return Err(in_words("the memory of the controllers", error)),
+    };
+    let memory = answer["memory"].take();
+    if memory.is_null() {
+        missing_memory("these controllers do not report it");
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_value(memory).context("the memory of the controllers")?))
+}
+
+/// States that a future is not computed from everything that decides it.
+fn missing_memory(why: &str) {
+    eprintln!(
+        "berth: not part of the state: what the controllers know beside the objects, which are parts of seconds and the \
+         workloads that go first because they preempt others ({why})"
+    );
 }
 
 /// The time on the API server's clock. The cluster of `berth up --time-scale` has a clock of its own.

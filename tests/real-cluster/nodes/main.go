@@ -155,6 +155,10 @@ func (k *kubelet) reconcile(ctx context.Context, key string) error {
 	}
 	k.stop(key, pod.UID)
 	if pod.DeletionTimestamp != nil {
+		if left := untilStop(pod); left > 0 {
+			k.queue.AddAfter(key, left)
+			return nil
+		}
 		k.stop(key, "")
 		var now int64
 		return k.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
@@ -176,6 +180,17 @@ func (k *kubelet) reconcile(ctx context.Context, key string) error {
 		return k.report(ctx, pod, corev1.PodRunning, started.address, false)
 	}
 	return k.report(ctx, pod, corev1.PodRunning, "10.98.0.1", true)
+}
+
+// untilStop is the time for which the first container of a deleted pod continues to run: the sleep of its
+// preStop hook, within the grace period.
+func untilStop(pod *corev1.Pod) time.Duration {
+	hooks := pod.Spec.Containers[0].Lifecycle
+	if hooks == nil || hooks.PreStop == nil || hooks.PreStop.Sleep == nil || pod.DeletionGracePeriodSeconds == nil {
+		return 0
+	}
+	left := *pod.DeletionGracePeriodSeconds - hooks.PreStop.Sleep.Seconds
+	return time.Until(pod.DeletionTimestamp.Add(-time.Duration(max(left, 0)) * time.Second))
 }
 
 // continued ends a pod whose time is over, restarts a process that ended, and probes it.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::meta::{GroupKind, GroupResource};
+use berth_apimachinery::names::is_path_segment_name;
 use berth_apimachinery::status::Status;
 use berth_store::Record;
 use bytes::Bytes;
@@ -201,6 +202,16 @@ impl Call {
             Ok(verb)
         } else {
             Err(Status::method_not_supported(&resource, method_verb(method)))
+        }
+    }
+
+    /// No object has a name that cannot be a segment of a path.
+    pub(crate) fn check_name(&self) -> Result<(), Status> {
+        let name = &self.info.name;
+        let problems = if self.info.parts.len() > 1 { is_path_segment_name(name) } else { Vec::new() };
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", problems.join(";")))),
         }
     }
 

@@ -49,7 +49,7 @@ use crate::discovery::Served;
 use crate::health::Health;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::{Origin, ResourceInfo};
-use crate::request::RequestInfo;
+use crate::request::{RequestInfo, check_path};
 use crate::{ApiServer, Body, Metrics, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
 /// Maximum size of a request body, as upstream: 3 MiB.
@@ -102,6 +102,7 @@ pub(crate) async fn handle(
     let annotations = Annotations::default();
     let link = Link::take(&mut parts.extensions);
     let result = async {
+        check_path(&info.raw_path)?;
         let authenticated = record.as_ref().map(|_| user.clone());
         let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
         if let (Some(record), Some(authenticated)) = (&mut record, authenticated) {
@@ -205,7 +206,7 @@ async fn route(
     }
     let kinds = server.kinds();
     if let Some(remote) = server.inner.services.find(&kinds.registry, &info) {
-        let (path, user) = (info.path.as_str(), &user);
+        let (path, user) = (info.raw_path.as_str(), &user);
         // Boxed: forwarding is rare, and its future would enlarge every request's.
         let forwarded = Forwarded { method, path, query, headers, body, user };
         return Box::pin(aggregation::forward(&server.inner.objects, &remote, forwarded)).await;
@@ -257,6 +258,7 @@ async fn route(
     call.client = client;
     call.check_scope()?;
     let verb = call.check_verb(method)?;
+    call.check_name()?;
     from_protobuf(&mut call)?;
     let mut response = dispatch(&mut call, &verb).await;
     if call.info.subresource == "log" {

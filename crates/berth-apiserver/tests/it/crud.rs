@@ -351,3 +351,21 @@ async fn contradictory_list_options_are_rejected() {
     }
     server.get("/api/v1/namespaces?resourceVersion=0&resourceVersionMatch=NotOlderThan").await.expect(200);
 }
+
+#[tokio::test(start_paused = true)]
+async fn escapes_in_the_path_are_decoded_once() {
+    let server = server();
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "team:a.b"}, "rules": []});
+    server.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await.expect(201);
+    for path in ["clusterroles/team%3Aa%2eb", "cluster%72oles/team:a.b", "clusterroles%2Fteam%3aa.b"] {
+        let read = server.get(&format!("/apis/rbac.authorization.k8s.io/v1/{path}")).await.expect(200);
+        assert_eq!(read["metadata"]["name"], "team:a.b", "{path}");
+    }
+    let missing = server.get(&format!("{MAPS}/%C3%BC")).await.expect(404);
+    assert_eq!(missing["message"], "configmaps \"ü\" not found");
+    let twice = server.get(&format!("{MAPS}/a%252Fb")).await.expect(400);
+    assert_eq!(twice["message"], "Name parameter invalid: \"a%2Fb\": may not contain '%'");
+    let malformed = server.get(&format!("{MAPS}/a%zz")).await.expect(400);
+    assert_eq!(malformed["message"], "path of the URL: invalid URL escape \"%zz\"");
+}

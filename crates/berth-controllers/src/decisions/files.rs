@@ -5,10 +5,10 @@
 //! line, which the next start removes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use memchr::memmem;
+use memchr::{memchr, memmem, memrchr};
 use serde::de::DeserializeOwned;
 
 /// Number of files that the size limit is divided into.
@@ -17,6 +17,8 @@ pub(super) const FILES: u64 = 8;
 const FILE_MIN: u64 = 1 << 20;
 /// Number of bytes that are read at once when a file's last newline is searched from its end.
 const TAIL: u64 = 64 * 1_024;
+/// Number of bytes that are read at once when lines are searched.
+const BLOCK: usize = 256 * 1_024;
 const SUFFIX: &str = ".jsonl";
 
 /// Options that only let the owner of a file read it.
@@ -58,16 +60,10 @@ impl Series<'_> {
     pub(super) fn read<T: DeserializeOwned>(self, number: u64, each: &mut dyn FnMut(T)) -> io::Result<()> {
         let path = self.path(number);
         let mut unreadable = 0_usize;
-        for line in BufReader::new(File::open(&path)?).split(b'\n') {
-            let line = line?;
-            if !self.text.is_empty() && memmem::find(&line, self.text.as_bytes()).is_none() {
-                continue;
-            }
-            match serde_json::from_slice(&line) {
-                Ok(record) => each(record),
-                Err(_) => unreadable += 1,
-            }
-        }
+        lines_with(File::open(&path)?, self.text, BLOCK, &mut |line| match serde_json::from_slice(line) {
+            Ok(record) => each(record),
+            Err(_) => unreadable += 1,
+        })?;
         if unreadable > 0 {
             let file = path.display();
             tracing::warn!(%file, lines = unreadable, "skipped lines of the decision journal that are not records");
@@ -81,6 +77,46 @@ impl Series<'_> {
             let path = self.path(number);
             tracing::warn!(file = %path.display(), %error, "a file of the decision journal cannot be read");
         }
+    }
+}
+
+/// Passes the lines that contain a text to `each`; all lines if the text is empty. Blocks of at least
+/// `block` bytes are searched as a whole: a line without the text costs no more than its bytes.
+fn lines_with(mut file: impl Read, text: &str, block: usize, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    let finder = memmem::Finder::new(text);
+    let mut bytes = vec![0; block];
+    let mut filled = 0;
+    loop {
+        if filled == bytes.len() {
+            // A line is longer than the block.
+            bytes.resize(2 * filled, 0);
+        }
+        let read = match file.read(&mut bytes[filled..]) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        filled += read;
+        let is_last = read == 0;
+        let whole = if is_last { filled } else { memrchr(b'\n', &bytes[..filled]).map_or(0, |at| at + 1) };
+        search(&finder, &bytes[..whole], each);
+        if is_last {
+            return Ok(());
+        }
+        bytes.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// Passes the lines of a text in which something is found to `each`.
+fn search(finder: &memmem::Finder<'_>, lines: &[u8], each: &mut dyn FnMut(&[u8])) {
+    let mut from = 0;
+    while from < lines.len()
+        && let Some(at) = finder.find(&lines[from..]).map(|at| from + at)
+    {
+        let start = memrchr(b'\n', &lines[from..at]).map_or(from, |newline| from + newline + 1);
+        let end = memchr(b'\n', &lines[at..]).map_or(lines.len(), |newline| at + newline);
+        each(&lines[start..end]);
+        from = end + 1;
     }
 }
 
@@ -170,6 +206,25 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn lines_with_a_text_are_those_that_contain_it() {
+        let mut files = vec![String::new()];
+        for at in 0.. {
+            let Some(file) = files.get(at).filter(|file| file.len() < 6).cloned() else { break };
+            files.extend(["a", "b", "\n"].map(|next| format!("{file}{next}")));
+        }
+        assert_eq!(files.len(), 1 + 3 + 9 + 27 + 81 + 243 + 729);
+        for (file, text, block) in files.iter().flat_map(|file| {
+            ["", "a", "ab"].into_iter().flat_map(move |text| [1, 2, 3, 9].map(|block| (file, text, block)))
+        }) {
+            let mut found = Vec::new();
+            let mut each = |line: &[u8]| found.push(String::from_utf8_lossy(line).into_owned());
+            lines_with(file.as_bytes(), text, block, &mut each).expect("memory can be read");
+            let wanted: Vec<&str> = file.lines().filter(|line| line.contains(text)).collect();
+            assert_eq!(found, wanted, "{text:?} in {file:?}, in blocks of {block}");
+        }
+    }
 
     #[test]
     fn files_are_rotated_and_the_oldest_are_deleted() {

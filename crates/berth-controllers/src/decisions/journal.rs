@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 
 use berth_api::berth::decision::DecisionRecord;
 use berth_api::berth::usage::Stay;
+use serde::de::DeserializeOwned;
 
 use super::files::{Files, Series, private};
 use super::{Decisions, Line, OTHERS_MAX, WAITS_MAX};
@@ -146,34 +147,35 @@ fn read_back(folder: &Path) -> io::Result<Vec<DecisionRecord>> {
 /// # Errors
 /// The folder cannot be read.
 pub fn each_stay(folder: &Path, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
-    each_stay_with(folder, "", each)
+    each_record(Series { folder, prefix: USAGE, text: "" }, each)
 }
 
-/// Like [`each_stay`], but only stays whose line contains a text, such as a name: the other lines are
-/// not parsed.
+/// Like [`each_stay`], but only stays of which the Workload or its job, or another object, has this name;
+/// all if it is empty. The lines of the others are not parsed: 256 MiB take 0.05 s of CPU time.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub(super) fn each_stay_with(folder: &Path, text: &str, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
-    let series = Series { folder, prefix: USAGE, text };
-    series.numbers()?.into_iter().for_each(|number| series.read_if_possible(number, each));
-    Ok(())
+pub fn each_stay_named(folder: &Path, name: &str, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
+    let text = if name.is_empty() { String::new() } else { format!("\"name\":{}", serde_json::json!(name)) };
+    each_record(Series { folder, prefix: USAGE, text: &text }, each)
 }
 
-/// Passes the decisions of a journal to `each`, oldest first. The journal may be in use.
+/// Passes the decisions of a journal about the Workload with this UID to `each`, oldest first. The journal
+/// may be in use. The lines of other decisions are not parsed.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn each_decision(folder: &Path, each: &mut dyn FnMut(DecisionRecord)) -> io::Result<()> {
-    each_decision_with(folder, "", each)
+pub fn each_decision_of(folder: &Path, uid: &str, each: &mut dyn FnMut(DecisionRecord)) -> io::Result<()> {
+    // Decisions about other workloads may mention it.
+    let own = &mut |record: DecisionRecord| {
+        if record.uid == uid {
+            each(record);
+        }
+    };
+    each_record(Series { folder, prefix: DECISIONS, text: uid }, own)
 }
 
-/// Like [`each_decision`], but only decisions whose line contains a text.
-///
-/// # Errors
-/// The folder cannot be read.
-pub(super) fn each_decision_with(folder: &Path, text: &str, each: &mut dyn FnMut(DecisionRecord)) -> io::Result<()> {
-    let series = Series { folder, prefix: DECISIONS, text };
+fn each_record<T: DeserializeOwned>(series: Series<'_>, each: &mut dyn FnMut(T)) -> io::Result<()> {
     series.numbers()?.into_iter().for_each(|number| series.read_if_possible(number, each));
     Ok(())
 }
@@ -245,7 +247,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use berth_api::berth::decision::DecisionOutcome;
-    use berth_api::berth::explanation::ObjectName;
+    use berth_api::berth::explanation::{Job, ObjectName};
     use berth_runtime::ObjectKey;
     use jiff::Timestamp;
 
@@ -362,10 +364,38 @@ mod tests {
         each_stay(folder.path(), &mut |stay| uids.push(stay.uid)).expect("the files");
         assert_eq!(uids, ["a", "b"]);
         uids.clear();
-        each_stay_with(folder.path(), "\"b\"", &mut |stay| uids.push(stay.uid)).expect("the files");
-        assert_eq!(uids, ["b"], "lines without the text are left out");
+        each_stay_named(folder.path(), "", &mut |stay| uids.push(stay.uid)).expect("the files");
+        assert_eq!(uids, ["a", "b"], "an empty name stands for all");
         let mut decided = 0;
-        each_decision(folder.path(), &mut |_| decided += 1).expect("the files");
+        each_decision_of(folder.path(), "a", &mut |_| decided += 1).expect("the files");
         assert_eq!(decided, 0);
+    }
+
+    #[test]
+    fn records_are_found_by_name_and_uid() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let decisions = Decisions::default();
+        let journal = Journal::open(folder.path(), SIZES, &decisions).expect("a journal");
+        for (number, (name, job)) in
+            [("job-a", "a"), ("job-aa", "aa"), ("a", "x"), ("job-a", "\"q\"")].into_iter().enumerate()
+        {
+            let workload = ObjectName { namespace: "team".to_owned(), name: name.to_owned() };
+            let job = Some(Job { kind: "Job".to_owned(), name: job.to_owned() });
+            decisions.add_stay(Stay { workload, job, uid: format!("{name} of {number}"), ..Stay::default() });
+            decisions.add(DecisionRecord { uid: name.to_owned(), ..record(name, "one") });
+        }
+        decisions.add(DecisionRecord { uid: "other".to_owned(), ..record("a", "mentions job-aa") });
+        journal.close();
+        let found = |name: &str| {
+            let mut found = Vec::new();
+            each_stay_named(folder.path(), name, &mut |stay| found.push(stay.workload.name)).expect("the files");
+            found
+        };
+        assert_eq!(found("a"), ["job-a", "a"], "the name of the job, and that of the Workload");
+        assert_eq!(found("\"q\""), ["job-a"]);
+        assert!(found("job").is_empty());
+        let mut reasons = Vec::new();
+        each_decision_of(folder.path(), "job-aa", &mut |it| reasons.push(it.reason)).expect("the files");
+        assert_eq!(reasons, ["one"]);
     }
 }

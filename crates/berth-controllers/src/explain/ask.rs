@@ -63,6 +63,14 @@ pub async fn current_jobs(client: &Client, namespace: Option<&str>, query: &str)
     list(client, namespace, "currentjobs", query).await
 }
 
+/// Requests what the controllers know beside the objects: the field `memory` of the response.
+///
+/// # Errors
+/// The API server's error.
+pub async fn memory(client: &Client) -> kube::Result<Value> {
+    list(client, None, "forecasts", "memory=true").await
+}
+
 /// Requests the history of a Workload or job.
 ///
 /// # Errors

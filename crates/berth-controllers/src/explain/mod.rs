@@ -214,6 +214,11 @@ impl Explain {
         Readable(self.readers.listable(reader, namespaces).await)
     }
 
+    /// What the engine knows beside the objects.
+    pub fn memory(&self) -> berth_engine::Memory {
+        self.scheduler.engine().memory()
+    }
+
     /// The time on the cluster's clock.
     pub fn clock_now(&self) -> Timestamp {
         self.scheduler.clock_now()

@@ -136,7 +136,7 @@ impl Explain {
             Some(parts) => sums_of(parts, namespace.to_owned(), by, period).await?,
             None => {
                 let add = move |sums: &mut ByNamespace, stay: &Stay| sums.add(&Entry::of(stay));
-                let wanted = WantedStays { since: period.since, states: Vec::new(), text: String::new() };
+                let wanted = WantedStays { since: period.since, states: Vec::new(), name: String::new() };
                 self.over_ended(namespace, wanted, ByNamespace::new(by, period), add).await?.0
             }
         };
@@ -177,7 +177,7 @@ impl Explain {
         };
         let states = states(query).map_err(Unreported::Invalid)?;
         let asked = states.clone();
-        let wanted = WantedStays { since: period.since, states: states.clone(), text: String::new() };
+        let wanted = WantedStays { since: period.since, states: states.clone(), name: String::new() };
         let (mut found, add) = self
             .over_ended(namespace, wanted, BTreeMap::<String, Newest>::new(), move |found, stay| {
                 if period.touches(stay) && is_asked(&asked, stay.state) {
@@ -230,12 +230,11 @@ impl Explain {
         if let Some(live) = &live {
             search = Search::new(namespace, &live.name_any());
         }
-        // The line of a stay has the names of the Workload and of its job.
         let named = live.as_ref().map_or_else(|| name.to_owned(), |live| live.name_any());
         // The stays of a workload that exists ended after its creation.
         let since = live.as_ref().and_then(|live| live.metadata.creation_timestamp.as_ref()).map(|at| at.0);
         let since = since.unwrap_or(Timestamp::MIN);
-        let wanted = WantedStays { since, states: Vec::new(), text: named };
+        let wanted = WantedStays { since, states: Vec::new(), name: named };
         let mut search = self.over_ended(namespace, wanted, search, Search::add).await?.0;
         if let Some(stay) = live.and_then(|live| self.stay_of(&live)) {
             search.add(&stay);

@@ -1,11 +1,12 @@
 //! A server with Berth's controllers only, without Job controller and kubelet. Tests do their work.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
-use berth_controllers::Config;
+use berth_apiserver::{ApiServer, Config as ServerConfig, RequestInfo, UserInfo};
 use berth_controllers::explain::Explain;
+use berth_controllers::{Config, rights};
 use berth_runtime::{Clock, Manager, Selection};
 use berth_store::MemoryStore;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -27,12 +28,23 @@ pub struct Write {
     pub code: u16,
 }
 
+/// True if the role of the controllers allows a request.
+fn is_allowed(calls: &BTreeMap<(String, String), BTreeSet<String>>, asked: &RequestInfo) -> bool {
+    let resource = match asked.subresource.as_str() {
+        "" => asked.resource.clone(),
+        subresource => format!("{}/{subresource}", asked.resource),
+    };
+    calls.get(&(asked.api_group.clone(), resource)).is_some_and(|verbs| verbs.contains(&asked.verb))
+}
+
 pub struct Cluster {
     pub client: Client,
     pub clock: Clock,
     /// `422 PATCH /path` for each request of the controllers that the API server rejected as
     /// invalid.
     pub refused: Arc<Mutex<Vec<String>>>,
+    /// `get /path` for each request of the controllers that their role does not allow.
+    pub beyond_role: Arc<Mutex<Vec<String>>>,
     /// The writes of the controllers, oldest first.
     pub writes: Arc<Mutex<Vec<Write>>>,
     /// Explanations of the controllers.
@@ -67,11 +79,17 @@ impl Cluster {
         let refused: Arc<Mutex<Vec<String>>> = Arc::default();
         let writes: Arc<Mutex<Vec<Write>>> = Arc::default();
         let (seen, service) = (refused.clone(), server.in_process(UserInfo::master("controllers")));
-        let written = writes.clone();
+        let (written, beyond_role) = (writes.clone(), Arc::<Mutex<Vec<String>>>::default());
+        let (beyond, calls) = (beyond_role.clone(), Arc::new(rights::calls()));
         let watched = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let (seen, written, service) = (seen.clone(), written.clone(), service.clone());
+            let (beyond, calls) = (beyond.clone(), calls.clone());
             async move {
                 let (parts, body) = request.into_parts();
+                let asked = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+                if asked.is_resource_request && !is_allowed(&calls, &asked) {
+                    beyond.lock().unwrap().push(format!("{} {}", asked.verb, asked.path));
+                }
                 let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
                 let body = body.collect_bytes().await.expect("a body in memory");
                 let sent = serde_json::from_slice(&body).unwrap_or_default();
@@ -90,7 +108,7 @@ impl Cluster {
         let mut manager = Manager::new(Client::new(watched, "default"), clock.clone());
         manager.select(selection);
         let explain = berth_controllers::install(&mut manager, config).explain;
-        (Cluster { client, clock, refused, writes, explain }, manager)
+        (Cluster { client, clock, refused, beyond_role, writes, explain }, manager)
     }
 
     /// The API of an object's kind, in its namespace.

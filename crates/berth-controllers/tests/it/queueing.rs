@@ -392,6 +392,8 @@ async fn a_job_reports_a_taken_workload_name_and_too_many_owners() {
         "WorkloadNameConflict: Workload {name} already exists and has no owner; delete it to let this Job be queued"
     );
     assert!(events.contains(&conflict), "{events:?}");
+    let beyond = cluster.beyond_role.lock().unwrap().clone();
+    assert!(beyond.is_empty(), "{beyond:?}");
     cluster.delete(&others).await;
     cluster.pass(600).await;
     assert_eq!(condition(&cluster.workload_of("team", "taken").await, "Admitted"), "True/Admitted");

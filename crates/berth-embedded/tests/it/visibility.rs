@@ -124,6 +124,11 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!((&first["admitted"], &first["priority"]), (&json!(true), &json!(0)));
     assert_eq!(code(ask(&client, "/apis/explain.berth.dev/v1alpha1/clusterqueues/none/holders").await), 404);
     assert_eq!(code(ask(&stranger, holders).await), 403);
+    // What forecasts elsewhere need beside the objects.
+    let memory = "/apis/explain.berth.dev/v1alpha1/forecasts?memory=true";
+    let known = ask(&client, memory).await.expect("a response");
+    assert_eq!((&known["kind"], known["memory"].is_object()), (&json!("Forecasts"), true), "{known:#}");
+    assert_eq!(code(ask(&stranger, memory).await), 403);
     // The group lists its subresources only, so that its names do not shadow Kueue's kinds.
     let listed = ask(&client, "/apis/explain.berth.dev/v1alpha1").await.expect("its resources");
     let names: Vec<_> = listed["resources"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();

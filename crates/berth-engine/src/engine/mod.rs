@@ -148,6 +148,7 @@ impl Engine {
             Event::LocalQueueUsageRestored { namespace, name, consumed, at } => {
                 self.restore_usage(&namespace, &name, &consumed, at);
             }
+            Event::PreemptorRestored(known) => self.restore_preemptor(&known),
         }
     }
 

@@ -112,6 +112,7 @@ fn run(facts: &Facts<'_>, jobs: &[Job], findings: &mut Findings) {
             .iter()
             .map(|job| ForwardJob { workload: job.workload.clone(), created: Duration::ZERO, run_time: RUN_TIME })
             .collect(),
+        restored: Vec::new(),
     };
     let history = drive::run(&forward, config, &mut Untimed);
     if history.restless == 0 {

@@ -11,6 +11,7 @@ use super::capacity::Pools;
 use super::run_times::NEVER;
 use super::{LiveJob, State};
 use crate::forward::{Forward, ForwardJob};
+use crate::memory::Memory;
 use crate::objects::Objects;
 
 /// What happens to a job.
@@ -102,6 +103,7 @@ pub fn load(objects: &Objects, state: &State) -> Forward {
         start: state.at,
         objects: events.collect(),
         jobs: state.jobs.iter().map(|live| job(&live.workload)).collect(),
+        restored: objects.memory.as_ref().map(Memory::events).unwrap_or_default(),
     }
 }
 
@@ -117,7 +119,7 @@ impl Places {
     pub fn of(load: &Forward, config: &EngineConfig) -> Places {
         let mut engine = Engine::new(config.clone());
         let jobs = load.jobs.iter().map(|job| Event::WorkloadUpserted(Box::new(job.workload.clone())));
-        for event in load.objects.iter().cloned().chain(jobs) {
+        for event in load.objects.iter().cloned().chain(jobs).chain(load.restored.iter().cloned()) {
             engine.apply(event, load.start);
         }
         let mut found = Places::default();

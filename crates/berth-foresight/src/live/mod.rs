@@ -26,6 +26,7 @@ use berth_engine::model::{Time, Workload, WorkloadKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::memory::Memory;
 use crate::objects::{ObjectRef, Objects, Translator};
 
 /// A job that has not ended.
@@ -91,7 +92,14 @@ impl State {
     pub fn of(objects: &Objects, at: Timestamp) -> State {
         let now = berth_controllers::translate::time(at);
         let (pods, translator) = (pods_by_owner(objects), Translator::new(objects));
-        let of = |workload: &api::Workload, pods| live_job(objects, &translator, workload, pods, now);
+        let exact = objects.memory.as_ref().map(Memory::exact).unwrap_or_default();
+        let of = |object: &api::Workload, pods| {
+            let (mut workload, devices) = translator.translate(object);
+            if let Some(times) = exact.get(&(&*workload.key.namespace, &*workload.key.name)).copied() {
+                times.refine(&mut workload);
+            }
+            live_job(objects, object, workload, devices, pods, now)
+        };
         let mut jobs: Vec<LiveJob> =
             objects.workloads.values().filter_map(|workload| of(&workload.object, &pods)).collect();
         let no_pods = BTreeMap::new();
@@ -128,12 +136,12 @@ fn pods_by_owner(objects: &Objects) -> BTreeMap<&str, Vec<&Pod>> {
 
 fn live_job(
     objects: &Objects,
-    translator: &Translator<'_>,
     object: &api::Workload,
+    mut workload: Workload,
+    devices: Charges,
     pods: &BTreeMap<&str, Vec<&Pod>>,
     now: Time,
 ) -> Option<LiveJob> {
-    let (mut workload, devices) = translator.translate(object);
     if workload.finished || workload.deleting {
         return None;
     }

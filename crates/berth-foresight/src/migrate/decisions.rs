@@ -112,7 +112,12 @@ pub fn of_engine(objects: &Objects, orders: &Orders, now: Timestamp) -> Vec<Deci
     let mut state = State::of(objects, now);
     state.jobs.retain(|job| !job.is_new);
     let job = |live: &LiveJob| ForwardJob { workload: live.workload.clone(), created: Duration::ZERO, run_time: NEVER };
-    let load = Forward { start: state.at, objects: objects.events(), jobs: state.jobs.iter().map(job).collect() };
+    let load = Forward {
+        start: state.at,
+        objects: objects.events(),
+        jobs: state.jobs.iter().map(job).collect(),
+        restored: Vec::new(),
+    };
     let config = future::config(objects);
     let mut decisions = at_once(&state, &future::run(&load, &config, None, Until::TheEnd));
     decisions.extend(moved(&state, &Places::of(&load, &config), orders));

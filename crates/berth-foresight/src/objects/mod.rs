@@ -28,6 +28,8 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate, Resourc
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::Value;
 
+use crate::memory::Memory;
+
 pub use machines::Machines;
 pub use translator::Translator;
 
@@ -167,6 +169,8 @@ pub struct Objects {
     pub workloads: BTreeMap<Namespaced, Sourced<api::Workload>>,
     /// Jobs of integrated kinds, as they were written.
     pub jobs: Vec<Sourced<Value>>,
+    /// What the controllers know beside the objects, if they were asked.
+    pub memory: Option<Memory>,
     /// Objects on which the Workloads of jobs depend, as they were written.
     surroundings: Vec<Value>,
 }

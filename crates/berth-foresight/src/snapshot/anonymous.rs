@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use crate::memory::Memory;
+
 /// Maps whose keys are label keys and whose values are label values.
 const LABELS: [&str; 4] = ["labels", "nodeLabels", "nodeSelector", "matchLabels"];
 /// Fields whose values are never names: times, and values from a fixed list.
@@ -56,8 +58,8 @@ const WELL_KNOWN: [&str; 9] = [
     "kubeflow.org",
 ];
 
-/// Replaces names and labels in all objects.
-pub(super) fn rename(objects: &mut [Value]) {
+/// Replaces names and labels in all objects. Returns the memory about them, with the new names.
+pub(super) fn rename(objects: &mut [Value], memory: Option<&Memory>) -> Option<Memory> {
     let mut found = Found::default();
     for object in objects.iter() {
         found.object(object);
@@ -73,6 +75,7 @@ pub(super) fn rename(objects: &mut [Value]) {
     for object in objects {
         new.replace(object);
     }
+    memory.map(|memory| memory.renamed(&|name| new.of_object(name)))
 }
 
 /// The replacements.
@@ -176,6 +179,12 @@ fn has_own_key(fields: &Map<String, Value>) -> bool {
 }
 
 impl New {
+    /// The name of an object from now on; `None` if no object has the name.
+    fn of_object(&self, name: &str) -> Option<String> {
+        let new = || self.names.get(name).cloned().unwrap_or_else(|| name.to_owned());
+        self.of_objects.contains(name).then(new)
+    }
+
     fn replace(&self, value: &mut Value) {
         match value {
             Value::String(text) => {

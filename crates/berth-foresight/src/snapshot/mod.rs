@@ -1,8 +1,9 @@
 //! Snapshots: the objects on which decisions depend, at one instant, in one file.
 //!
 //! A snapshot has no images, commands, environment and volumes of pods, and no messages: nothing on
-//! which a decision does not depend ([`trim`]). Names can be replaced too ([`anonymous`]). The same
-//! file gives the same forecasts, byte for byte.
+//! which a decision does not depend ([`trim`]). It may have what the controllers know beside the objects
+//! ([`Memory`]). Names can be replaced too ([`anonymous`]). The same file gives the same forecasts, byte
+//! for byte.
 
 mod anonymous;
 mod changes;
@@ -14,6 +15,7 @@ use thiserror::Error;
 
 pub use changes::{ChangeError, Changes};
 
+use crate::memory::Memory;
 use crate::objects::{Document, Objects};
 
 /// `apiVersion` of a snapshot.
@@ -28,6 +30,8 @@ pub struct Snapshot {
     pub at: Timestamp,
     /// The objects.
     pub objects: Vec<Value>,
+    /// What the controllers knew beside the objects; `None` if they were not asked, or gave no answer.
+    pub memory: Option<Memory>,
 }
 
 /// Why a file is not a snapshot.
@@ -49,14 +53,20 @@ impl Snapshot {
             (text(&object["kind"]), text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]))
         };
         objects.sort_by_cached_key(key);
-        Snapshot { at, objects }
+        Snapshot { at, objects, memory: None }
+    }
+
+    /// The snapshot with what the controllers know beside its objects.
+    #[must_use]
+    pub fn with_memory(self, memory: Option<Memory>) -> Snapshot {
+        Snapshot { memory, ..self }
     }
 
     /// The snapshot with other names and labels. The order of names is kept, because it decides
     /// between equal alternatives.
     #[must_use]
     pub fn anonymous(mut self) -> Snapshot {
-        anonymous::rename(&mut self.objects);
+        self.memory = anonymous::rename(&mut self.objects, self.memory.as_ref());
         self
     }
 
@@ -76,16 +86,24 @@ impl Snapshot {
         }
         let at = file["at"].as_str().unwrap_or_default();
         let at = at.parse().map_err(|_| fail("at", format!("{at:?} is not a time such as 2026-01-31T12:00:00Z")))?;
+        let memory = match file["memory"].take() {
+            Value::Null => None,
+            memory => Some(serde_json::from_value(memory).map_err(|error| fail("memory", error.to_string()))?),
+        };
         match file["objects"].take() {
-            Value::Array(objects) => Ok(Snapshot { at, objects }),
+            Value::Array(objects) => Ok(Snapshot { at, objects, memory }),
             _ => Err(fail("objects", "expected a list of objects".to_owned())),
         }
     }
 
     /// The file: an object per line.
     pub fn text(&self) -> String {
-        let head = json!({"apiVersion": API_VERSION, "kind": KIND, "at": self.at.to_string()}).to_string();
-        let mut text = format!("{},\"objects\":[", head.trim_end_matches('}'));
+        let mut head = json!({"apiVersion": API_VERSION, "kind": KIND, "at": self.at.to_string()});
+        if let Some(memory) = &self.memory {
+            head["memory"] = json!(memory);
+        }
+        let head = head.to_string();
+        let mut text = format!("{},\"objects\":[", head.strip_suffix('}').unwrap_or(&head));
         for (number, object) in self.objects.iter().enumerate() {
             text.push_str(if number == 0 { "\n" } else { ",\n" });
             text.push_str(&object.to_string());
@@ -96,6 +114,9 @@ impl Snapshot {
 
     /// The objects, for rules and forecasts.
     pub fn read(&self) -> Objects {
-        Objects::read(self.objects.iter().map(|value| Document { value: value.clone(), source: None }).collect())
+        let documents = self.objects.iter().map(|value| Document { value: value.clone(), source: None });
+        let mut objects = Objects::read(documents.collect());
+        objects.memory = self.memory.clone();
+        objects
     }
 }

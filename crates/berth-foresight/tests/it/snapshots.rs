@@ -1,5 +1,7 @@
 //! Snapshots: what they leave out, what they rename, and changes to them.
 
+use berth_foresight::live::State;
+use berth_foresight::memory::{Memory, Preemptor, Times};
 use berth_foresight::snapshot::{Changes, Snapshot};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -103,4 +105,33 @@ fn the_nodes_of_a_rack_are_left_out_by_their_label() {
     assert_eq!(nodes.collect::<Vec<_>>(), ["a"]);
     let error = apply("Node/example.com/rack=r3").expect_err("there is no such rack");
     assert_eq!(error.problem, "there is no Node with the label example.com/rack=r3");
+}
+
+#[test]
+fn the_memory_of_the_controllers_is_part_of_a_snapshot_under_the_new_names() {
+    let preemptor = |name: &str| Preemptor {
+        cluster_queue: "acme-queue".to_owned(),
+        namespace: "acme-team".to_owned(),
+        name: name.to_owned(),
+        generation: 3,
+    };
+    let created: Timestamp = "1970-01-01T00:00:00.25Z".parse().expect("a time");
+    let (namespace, name) = ("acme-team".to_owned(), "job-secret-1".to_owned());
+    let times = Times { namespace, name, created: Some(created), ..Times::default() };
+    let memory = Memory { preemptors: vec![preemptor("job-secret-1"), preemptor("secret-2")], times: vec![times] };
+    let mut all = objects();
+    all[3]["metadata"]["creationTimestamp"] = json!("1970-01-01T00:00:00Z");
+    let snapshot = Snapshot::of(all, Timestamp::UNIX_EPOCH).with_memory(Some(memory));
+    assert_eq!(Snapshot::parse(&snapshot.text()), Ok(snapshot.clone()));
+    let parsed = Snapshot::parse(&snapshot.clone().anonymous().text()).expect("a snapshot");
+    let text = parsed.text();
+    assert!(!text.contains("acme") && !text.contains("secret"), "{text}");
+    let known = parsed.memory.clone().expect("a memory");
+    assert_eq!(known.preemptors.len(), 1, "no object has the other name");
+    let state = State::of(&parsed.read(), parsed.at);
+    let job = &state.jobs[0];
+    assert_eq!((&*job.key.namespace, &*job.key.name), (&*known.preemptors[0].namespace, &*known.preemptors[0].name));
+    assert_eq!(job.workload.created.0, 250_000_000, "with its part of a second");
+    let invalid = "{\"apiVersion\":\"berth.dev/v1alpha1\",\"kind\":\"Snapshot\",\"at\":\"2026-01-01T00:00:00Z\",\"memory\":3,\"objects\":[]}";
+    assert_eq!(Snapshot::parse(invalid).expect_err("no memory").field, "memory");
 }

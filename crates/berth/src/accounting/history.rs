@@ -109,18 +109,18 @@ async fn of_cluster(client: &Client, namespace: &str, name: &str) -> anyhow::Res
 
 fn of_journals(folders: &[PathBuf], namespace: &str, name: &str) -> anyhow::Result<WorkloadHistory> {
     let mut search = Search::new(namespace, name);
-    each_stay(folders, &mut |stay| search.add(stay))?;
+    each_stay(folders, name, &mut |stay| search.add(stay))?;
     let missing = || format!("the journal has no ended stay of a workload or job {namespace}/{name}");
     let stays = search.newest().with_context(missing)?;
     let mut decisions = Vec::new();
     for folder in folders {
         let failed = |folder: &Path| format!("--journal {}", folder.display());
         let each = &mut |record: berth_api::berth::decision::DecisionRecord| {
-            if record.uid == stays[0].uid && !decisions.contains(&record) {
+            if !decisions.contains(&record) {
                 decisions.push(record);
             }
         };
-        journal::each_decision(folder, each).with_context(|| failed(folder))?;
+        journal::each_decision_of(folder, &stays[0].uid, each).with_context(|| failed(folder))?;
     }
     decisions.sort_by_key(|record| record.time.as_ref().map(|time| time.0));
     history::history(stays, decisions, None).with_context(missing)

@@ -75,12 +75,12 @@ impl PeriodOptions {
     }
 }
 
-/// The stays of journals that ended, each once: replicas of the controllers that led one after the
-/// other may have recorded the same end.
-pub fn each_stay(folders: &[PathBuf], each: &mut dyn FnMut(&Stay)) -> anyhow::Result<()> {
+/// The stays of journals that ended, of Workloads or jobs with a name (all if it is empty), each once:
+/// replicas of the controllers that led one after the other may have recorded the same end.
+pub fn each_stay(folders: &[PathBuf], name: &str, each: &mut dyn FnMut(&Stay)) -> anyhow::Result<()> {
     let mut seen = HashSet::new();
     for folder in folders {
-        let read = journal::each_stay(folder, &mut |stay| {
+        let read = journal::each_stay_named(folder, name, &mut |stay| {
             let ended = stay.ended.as_ref().map(|at| at.0);
             if seen.insert((stay.uid.clone(), ended, stay.state.name())) {
                 each(&stay);

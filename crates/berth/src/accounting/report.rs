@@ -75,7 +75,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 fn of_journals(options: &Options) -> anyhow::Result<UsageReport> {
     let mut sums = Sums::new(options.by, options.period.period(Clock::system().now())?);
-    each_stay(&options.journal, &mut |stay| {
+    each_stay(&options.journal, "", &mut |stay| {
         if options.namespace.as_ref().is_none_or(|namespace| *namespace == stay.workload.namespace) {
             sums.add(stay);
         }

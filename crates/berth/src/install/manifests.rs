@@ -33,6 +33,11 @@ const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// the cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
+/// Time in seconds for which a replica that is deleted continues to work. API servers learn from the
+/// endpoints of the Services that it leaves, and send requests of webhooks and conversion to it until
+/// then. Less than the grace period of the pod.
+const LEAVING_SECONDS: u32 = 3;
+
 /// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to
 /// no user of the host.
 const USER: u32 = 65532;
@@ -363,6 +368,7 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
                             "ports": ports,
                             "livenessProbe": probe(&settings.liveness),
                             "readinessProbe": probe(&settings.readiness),
+                            "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
                             "resources": {
                                 "requests": {"cpu": "500m", "memory": "512Mi"},
                                 "limits": {"memory": "2Gi"},
@@ -520,6 +526,16 @@ mod tests {
             let read: Value = serde_saphyr::from_str(&text).expect("YAML");
             assert_eq!(read, object);
         }
+    }
+
+    #[test]
+    fn a_deleted_replica_serves_webhooks_until_api_servers_know_and_then_has_time_to_release_its_lease() {
+        let all = objects(&values(), &Parts { crds: true, ..Parts::default() });
+        let deployment = all.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+        let pod = &deployment["spec"]["template"]["spec"];
+        let leaving = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().expect("seconds");
+        let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("seconds");
+        assert!((2..=grace - 5).contains(&leaving), "{leaving} of {grace} s");
     }
 
     #[test]

@@ -131,6 +131,18 @@ fn forecasts_comparisons_and_snapshots_of_a_cluster_agree() {
     for secret in ["second", "small", "secret"] {
         assert!(!state.contains(secret), "{secret} is in the file");
     }
+    // What the controllers know beside the objects is part of it; a forecast without it says so.
+    let mut whole: Value = serde_json::from_str(&state).expect("JSON");
+    let times = whole["memory"]["times"].as_array().map(Vec::len);
+    assert!(times.is_some_and(|count| count > 0), "parts of seconds are known: {}", whole["memory"]);
+    whole["memory"].take();
+    let objects_only = folder.path().join("objects.json").display().to_string();
+    std::fs::write(&objects_only, whole.to_string()).expect("the file is written");
+    for (path, wanted) in [(&snapshot, ""), (&objects_only, "berth: not part of the state: what the controllers know")]
+    {
+        let said = text(&berth(None, &["forecast", "--snapshot", path]).stderr);
+        assert!(said.starts_with(wanted) && said.is_empty() == wanted.is_empty(), "{said}");
+    }
     let once = done(None, &["forecast", "--snapshot", &snapshot, "-o", "json"]);
     assert_eq!(once, done(None, &["forecast", "--snapshot", &snapshot, "-o", "json"]));
     let once: Value = serde_json::from_str(&once).expect("JSON");

@@ -30,17 +30,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of path segments up to `proxy`, in a namespace and outside.
 const SEGMENTS: [usize; 2] = [7, 5];
 
-/// The request's path below `proxy`, with its leading `/`; empty if the path ends with `proxy`.
+/// The request's path below `proxy` as sent, with its leading `/`; empty if the path ends with `proxy`.
 pub(super) fn path_below(info: &RequestInfo) -> &str {
     let count = SEGMENTS[usize::from(info.namespace.is_empty())];
-    let start = info.path.len() - info.path.trim_start_matches('/').len();
-    let mut slashes = info.path[start..].match_indices('/').skip(count - 1);
-    slashes.next().map_or("", |(at, _)| &info.path[start + at..])
+    let path = info.raw_path.as_str();
+    // Segments are counted in the decoded path, in which an escaped slash is a slash too.
+    let is_slash = |at: usize| {
+        let rest = &path.as_bytes()[at..];
+        rest[0] == b'/' || rest.get(..3).is_some_and(|escape| escape.eq_ignore_ascii_case(b"%2f"))
+    };
+    let mut slashes =
+        (0..path.len()).filter(|at| is_slash(*at)).skip_while(|at| path[..*at].bytes().all(|it| it == b'/'));
+    slashes.nth(count - 1).map_or("", |at| &path[at..])
 }
 
 /// Responds to a request that was admitted.
 pub(super) async fn handle(call: &Call, wire: Wire<'_>) -> Result<Response<Body>, Status> {
     let path = path_below(&call.info);
+    if path.starts_with('%') {
+        return Err(Status::bad_request("the path below proxy begins with an escaped slash; expected /"));
+    }
     let backend = Backend::parse(&call.info.name)
         .ok_or_else(|| Status::bad_request(format!("invalid {} request {:?}", call.row.singular, call.info.name)))?;
     if call.row.plural == "nodes" {
@@ -48,12 +57,12 @@ pub(super) async fn handle(call: &Call, wire: Wire<'_>) -> Result<Response<Body>
     }
     let endpoint = endpoint(call, &backend)?;
     if path.is_empty() && matches!(*wire.method, Method::GET | Method::HEAD) {
-        return Ok(to_folder(&call.info.path, wire.query));
+        return Ok(to_folder(&call.info.raw_path, wire.query));
     }
     let streams = super::pod_streams(call)?;
     wire.link.lift_unread_limit();
     let stream = connect(call, &*streams, &endpoint, backend.scheme).await?;
-    let prefix = call.info.path.strip_suffix(path).unwrap_or_default();
+    let prefix = call.info.raw_path.strip_suffix(path).unwrap_or_default();
     let request = forward::Forwarded { path, prefix, authority: endpoint.authority(), wire };
     forward::forward(stream, request).await
 }
@@ -141,6 +150,7 @@ mod tests {
             ("/api/v1/namespaces/a/pods/p/proxy/", "/"),
             ("/api/v1/namespaces/a/services/https:s:web/proxy/x//y%2Fz/", "/x//y%2Fz/"),
             ("/api/v1/nodes/n/proxy/stats/summary", "/stats/summary"),
+            ("//api/v1/namespaces/a%2Fpods/p/proxy/x%2Fy", "/x%2Fy"),
         ] {
             assert_eq!(path_below(&RequestInfo::parse(&Method::GET, path, "")), below, "{path}");
         }
