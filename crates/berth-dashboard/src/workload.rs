@@ -117,7 +117,7 @@ async fn history(client: &Client, namespace: &str, name: &str) -> Result<Workloa
 }
 
 /// The explanation that `berth explain` prints, read with the same permissions.
-async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
+pub async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
     let value = read::within(ask::api_server(client, namespace, name)).await?;
     serde_json::from_value(value)
         .map_err(|error| Unread::Failed(format!("the response is not an explanation: {error}")))
