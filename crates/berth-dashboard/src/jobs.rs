@@ -10,8 +10,7 @@ use jiff::Timestamp;
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
 use crate::state;

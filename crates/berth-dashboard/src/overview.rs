@@ -10,9 +10,9 @@ use crate::dashboard::Dashboard;
 use crate::forecast::{Forecasts, from_now};
 use crate::html::{Href, Html};
 use crate::jobs;
-use crate::layout::{self, notice, usage};
+use crate::layout::{self, cannot, notice, usage};
 use crate::preemptions;
-use crate::read::{self, Unread};
+use crate::read;
 use crate::request::{Asked, Parameters};
 use crate::tree::{self, Node, Workloads};
 
@@ -89,12 +89,6 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
         html.line("p", "quiet", LEGEND);
         layout::pager(html, from, count, Some(nodes.len()), ROWS, to);
     })
-}
-
-/// A page that shows a failure.
-pub fn cannot(html: &mut Html, unread: &Unread) {
-    html.line("h1", "", "The page cannot be shown");
-    notice(html, unread);
 }
 
 fn summary(html: &mut Html, nodes: &[Node]) {

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::pods;
 use crate::read::{self, Unread};
 use crate::request::Asked;
