@@ -99,7 +99,9 @@ fn show(html: &mut Html, machines: &[Machine], levels: &[String], given: &Parame
     let count = |state: &str| machines.iter().filter(|it| it.state == state).count();
     let states: BTreeSet<&str> = machines.iter().map(|it| it.state.as_str()).collect();
     let shares: Vec<String> = states.into_iter().map(|state| format!("{} {state}", count(state))).collect();
-    html.line("p", "quiet", format_args!("{} nodes: {}.", machines.len(), shares.join(", ")));
+    let noun = if machines.len() == 1 { "node" } else { "nodes" };
+    let shares = if shares.is_empty() { String::new() } else { format!(": {}", shares.join(", ")) };
+    html.line("p", "quiet", format_args!("{} {noun}{shares}.", machines.len()));
     totals(html, machines);
     if machines.is_empty() {
         return;
