@@ -79,9 +79,9 @@ fn each_view_fits_in_80_columns() {
     assert_eq!(body(View::Nodes, "SS"), nodes);
     let gpus = [
         "gpus(all)[2]                                                                 1/2",
-        "NODE  MODEL     USE         USED/ALL BUSY   PODS                   POOL",
-        "gpu-1 nvidia-l4 ██████····· 1/2      35% 0% team-blue/train-1-0: 1 l4",
-        "gpu-2 nvidia-l4 ··········· 0/2      <none>                        l4",
+        "NODE  MODEL     USE            USED/ALL BUSY   PODS                   POOL",
+        "gpu-1 nvidia-l4 ███████······· 1/2      35% 0% team-blue/train-1-0: 1 l4",
+        "gpu-2 nvidia-l4 ·············· 0/2      <none>                        l4",
     ];
     assert_eq!(body(View::Gpus, ""), gpus);
     let pods = [
