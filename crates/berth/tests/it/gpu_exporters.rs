@@ -27,7 +27,9 @@ fn exporter() -> Value {
     );
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "exporter", "namespace": NAMESPACE, "labels": {"app": "nvidia-dcgm-exporter"}},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+        // As the pods of a DaemonSet, it also runs on a node whose disk is nearly full.
+        "spec": {"tolerations": [{"operator": "Exists", "effect": "NoSchedule", "key": "node.kubernetes.io/disk-pressure"}],
+        "terminationGracePeriodSeconds": 1, "containers": [{
             "name": "exporter", "image": "python", "command": ["sh", "-c", serve],
             "ports": [{"name": "metrics", "containerPort": 9400}],
             "readinessProbe": {"tcpSocket": {"port": 9400}, "periodSeconds": 1}}]}})
