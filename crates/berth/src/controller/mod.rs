@@ -17,6 +17,7 @@ use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
+use berth_controllers::gpu_exporters::GpuExporters;
 use berth_controllers::metrics::Role;
 use berth_controllers::rights;
 use berth_controllers::{Decisions, controllers};
@@ -86,6 +87,11 @@ pub struct Options {
     /// else the address from which this machine connects to the API server.
     #[arg(long, value_name = "IP", env = "POD_IP")]
     advertise_address: Option<IpAddr>,
+    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
+    /// The controllers read the exporters through the API server, which needs the right to `get`
+    /// pods/proxy in this namespace: berth install --gpu-exporters NAMESPACE adds it.
+    #[arg(long, value_name = "NAMESPACE", default_value = "", hide_default_value = true)]
+    gpu_exporters: String,
     #[command(flatten)]
     component: ComponentOptions,
     #[command(flatten)]
@@ -253,7 +259,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let reviewer = client.clone();
     let mut manager = Manager::new(client.clone(), clock);
     manager.select(options.controllers.clone());
-    let controllers = Controllers::default();
+    let controllers = Controllers::with_gpu_exporters(GpuExporters::new(client.clone(), &options.gpu_exporters));
     let (installs, settings) = (controllers.clone(), config.clone());
     // All terms of leadership share it, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
