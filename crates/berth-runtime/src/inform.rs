@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures::stream::StreamExt;
 use kube::core::{ApiResource, Status};
 use kube::runtime::watcher;
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use tokio::sync::{RwLock, watch};
 
 use crate::kinds::Serving;
+use crate::objects::{AnyObject, Objects};
 use crate::wire::Undecoded;
-use crate::{Cache, Clock, ObjectKey};
+use crate::{Clock, ObjectKey};
 
 /// First delay before a failed watch is retried; doubles up to the maximum.
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
@@ -82,59 +83,51 @@ pub(crate) fn rejection(error: &watcher::Error) -> Option<&Status> {
 }
 
 /// The cache of any kind, as lists and watches see it.
-pub(crate) trait AnyCache: Send + Sync {
+#[derive(Clone)]
+pub(crate) struct AnyCache {
+    pub(crate) resource: ApiResource,
+    pub(crate) objects: Arc<Objects>,
+    decode: fn(&Undecoded) -> serde_json::Result<Arc<AnyObject>>,
+}
+
+impl AnyCache {
+    /// An empty cache of objects of type `K`.
+    pub(crate) fn of<K>() -> Self
+    where
+        K: Resource<DynamicType = ()> + Json + Send + Sync + 'static,
+    {
+        Self {
+            resource: ApiResource::erase::<K>(&()),
+            objects: Arc::new(Objects::of::<K>()),
+            decode: |object| Ok(Arc::new(object.decode::<K>()?)),
+        }
+    }
+
+    /// The API of the objects of all namespaces.
+    pub(crate) fn api(&self, client: &Client) -> Api<Undecoded> {
+        Api::all_with(client.clone(), &self.resource)
+    }
+
     /// Applies an object from a list or watch. It is decoded only if the cache does not have its
     /// version.
-    fn apply_if_new(&self, object: &Undecoded);
-    /// See [`Cache::remove`].
-    fn remove(&self, object: &Undecoded);
-    /// See [`Cache::retain`].
-    fn retain(&self, listed: &BTreeSet<ObjectKey>);
-    /// See [`Cache::forget_before`].
-    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>);
-    /// See [`Cache::set_complete`].
-    fn set_complete(&self, complete: bool);
-}
-
-impl<K> AnyCache for Cache<K>
-where
-    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
-{
-    fn apply_if_new(&self, object: &Undecoded) {
-        if self.knows(object) {
+    pub(crate) fn apply_if_new(&self, object: &Undecoded) {
+        if self.objects.knows(object.meta()) {
             return;
         }
-        match object.decode() {
-            Ok(object) => self.apply(object),
+        match (self.decode)(object) {
+            Ok(object) => self.objects.apply(object),
             // An invalid object is skipped, so that the controllers still get all other objects.
-            Err(error) => warn_of_invalid(&K::kind(&()), object, &error),
+            Err(error) => {
+                let (kind, key) = (&self.resource.kind, ObjectKey::of(object));
+                tracing::warn!(kind, %key, %error, "cannot decode an object");
+            }
         }
     }
-
-    fn remove(&self, object: &Undecoded) {
-        self.remove(object);
-    }
-
-    fn retain(&self, listed: &BTreeSet<ObjectKey>) {
-        self.retain(listed);
-    }
-
-    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>) {
-        self.forget_before(revision, listed);
-    }
-
-    fn set_complete(&self, complete: bool) {
-        self.set_complete(complete);
-    }
-}
-
-fn warn_of_invalid(kind: &str, object: &Undecoded, error: &serde_json::Error) {
-    tracing::warn!(kind, key = %ObjectKey::of(object), %error, "cannot decode an object");
 }
 
 /// A cache, and the keys of the list that fills it.
 pub(crate) struct Filling {
-    cache: Arc<dyn AnyCache>,
+    cache: AnyCache,
     listed: BTreeSet<ObjectKey>,
 }
 
@@ -150,7 +143,7 @@ pub(crate) enum Step {
 }
 
 impl Filling {
-    pub(crate) fn new(cache: Arc<dyn AnyCache>) -> Self {
+    pub(crate) fn new(cache: AnyCache) -> Self {
         Self { cache, listed: BTreeSet::new() }
     }
 
@@ -167,8 +160,8 @@ impl Filling {
                 Step::Listing
             }
             watcher::Event::InitDone => {
-                self.cache.retain(&self.listed);
-                self.cache.set_complete(true);
+                self.cache.objects.retain(&self.listed);
+                self.cache.objects.set_complete(true);
                 self.listed.clear();
                 Step::Listed
             }
@@ -177,7 +170,7 @@ impl Filling {
                 Step::Changed
             }
             watcher::Event::Delete(object) => {
-                self.cache.remove(&object);
+                self.cache.objects.remove(object.meta());
                 Step::Changed
             }
         }
@@ -187,9 +180,8 @@ impl Filling {
 /// The source of a cache.
 pub(crate) struct Source {
     pub(crate) api: Api<Undecoded>,
-    pub(crate) resource: ApiResource,
     pub(crate) watches: watcher::Config,
-    pub(crate) cache: Arc<dyn AnyCache>,
+    pub(crate) cache: AnyCache,
     pub(crate) clock: Clock,
     /// True if the manager waits until this cache is filled, regardless of the time that takes. It
     /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
@@ -203,7 +195,8 @@ pub(crate) struct Source {
 impl Source {
     /// Lists and watches. Lists again if the watch was interrupted for too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
-        let Self { api, resource, watches, cache, clock, required, gate } = self;
+        let Self { api, watches, cache, clock, required, gate } = self;
+        let kind = &cache.resource.kind;
         let mut stream = pin!(watcher(api.clone(), watches.clone()));
         let mut filling = Filling::new(cache.clone());
         let mut backoff = Backoff::new();
@@ -226,9 +219,9 @@ impl Source {
                         if !required {
                             let _ = synced.send(true);
                         }
-                        tracing::warn!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
+                        tracing::warn!(kind, %error, ?delay, "watch failed, retrying");
                     } else {
-                        tracing::debug!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
+                        tracing::debug!(kind, %error, ?delay, "watch failed, retrying");
                     }
                     clock.sleep(delay).await;
                 }
@@ -247,7 +240,7 @@ impl Source {
                 Serving::Unknown => {}
                 Serving::Served => {
                     if !was_served {
-                        self.cache.set_complete(false);
+                        self.cache.objects.set_complete(false);
                     }
                     was_served = true;
                     // An update of the definition after which the kind is still served needs no new
@@ -265,8 +258,8 @@ impl Source {
                 }
                 Serving::Absent => {
                     let _open = self.gate.read().await;
-                    self.cache.retain(&BTreeSet::new());
-                    self.cache.set_complete(true);
+                    self.cache.objects.retain(&BTreeSet::new());
+                    self.cache.objects.set_complete(true);
                     was_served = false;
                     let _ = synced.send(true);
                 }

@@ -35,10 +35,13 @@ pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
 }
 
 /// A kind whose objects a [`Writer`] can write.
-pub trait Written: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static {}
+pub trait Written:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + Send + Sync + 'static
+{
+}
 
 impl<K> Written for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + Send + Sync + 'static
 {
 }
 
