@@ -51,7 +51,7 @@ pub use selection::{InvalidItem, Selection};
 pub use view::{Rows, View};
 pub use wire::decode;
 pub use work::Work;
-pub use writer::{Writer, Written, is_controlled_by, owned_by, shared_by};
+pub use writer::{Writer, Written, is_controlled_by, owned_by, owned_by_named, shared_by};
 
 use std::fmt;
 use std::future::Future;
