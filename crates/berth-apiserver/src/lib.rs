@@ -37,6 +37,7 @@ mod connect;
 mod fairness;
 mod flow_schemas;
 mod forwarding;
+mod ids;
 mod kind_hooks;
 mod logs;
 mod objects;

@@ -268,7 +268,7 @@ impl ApiServer {
         self.inner.state.never_owned(row, version)
     }
 
-    /// A new uid (version 4 UUID), from the seeded generator.
+    /// See [`State::new_uid`].
     pub(crate) fn new_uid(&self) -> String {
         self.inner.state.new_uid()
     }

@@ -11,8 +11,8 @@ use berth_apimachinery::status::Status;
 use berth_kinds::crd::row::schema_with_metadata;
 use berth_store::{CommitError, CommitFuture, Store, Write};
 use parking_lot::{Mutex, RwLock};
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::Objects;
@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::completion;
 use crate::crd::CustomKind;
 use crate::fairness::{RETRY_AFTER, current_user};
+use crate::ids::{self, Uids};
 use crate::openapi::Cache as Documents;
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
 
@@ -37,6 +38,7 @@ pub(crate) struct State {
     types: Mutex<BTreeMap<KindKey, Arc<Types>>>,
     /// Fields of built-in kinds that updates never own, built on first use.
     never_owned: Mutex<BTreeMap<KindKey, Arc<Set>>>,
+    uids: Mutex<Uids>,
     random: Mutex<SmallRng>,
     /// Generator of request ids. Separate from `random`, so that reads do not change the uid of
     /// the next created object.
@@ -57,21 +59,6 @@ impl Kinds {
     pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
         self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
     }
-}
-
-/// A version 4 UUID.
-fn uuid(random: &Mutex<SmallRng>) -> String {
-    let bits: u128 = random.lock().random();
-    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// Five random characters for generated names: no vowels and no look-alikes, as upstream.
-pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut random = random.lock();
-    (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
 }
 
 /// The error of a write that the store did not accept, for reasons other than the object.
@@ -97,6 +84,7 @@ impl State {
             })),
             types: Mutex::default(),
             never_owned: Mutex::default(),
+            uids: Mutex::new(Uids::new(seed.wrapping_add(1))),
             random: Mutex::new(SmallRng::seed_from_u64(seed)),
             request_ids: Mutex::new(SmallRng::seed_from_u64(!seed)),
         }
@@ -173,20 +161,20 @@ impl State {
         types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
     }
 
-    /// A new uid (version 4 UUID), from the seeded generator.
+    /// A new uid, greater than all earlier ones of this process, from the seeded generator.
     pub(crate) fn new_uid(&self) -> String {
-        uuid(&self.random)
+        self.uids.lock().next(self.now())
     }
 
     /// A new id, in the form of a uid, for a request or a webhook call. Drawn from a separate
     /// generator: the uids of objects must not depend on the number of reads.
     pub(crate) fn new_request_id(&self) -> String {
-        uuid(&self.request_ids)
+        ids::random(&mut self.request_ids.lock())
     }
 
     /// Five characters for a generated name.
     pub(crate) fn name_suffix(&self) -> String {
-        suffix(&self.random)
+        ids::suffix(&mut self.random.lock())
     }
 
     /// The current time as objects store it: RFC 3339 in whole seconds.

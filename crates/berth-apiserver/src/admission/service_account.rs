@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, AdmissionRequest, forbidden, is_pod_create};
 use crate::strategy::MIRROR;
-use crate::{state, strategy};
+use crate::{ids, strategy};
 
 const DEFAULT: &str = "default";
 /// Prefix of the names of token volumes.
@@ -90,7 +90,7 @@ impl AdmissionPlugin for ServiceAccounts {
         if let Some(names) = &self.names
             && spec.get("automountServiceAccountToken").and_then(Value::as_bool).or(wants(account)).unwrap_or(true)
         {
-            mount_token(spec, || format!("{VOLUME}{}", state::suffix(names)));
+            mount_token(spec, || format!("{VOLUME}{}", ids::suffix(&mut names.lock())));
         }
         let secrets = &account["imagePullSecrets"];
         let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);

@@ -21,6 +21,7 @@ use ring::signature::{self, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::ids;
 use crate::strategy::{ACCOUNT_NAME, SecretTokens, TOKEN_TYPE};
 use crate::{Clock, Objects, UserInfo};
 
@@ -85,9 +86,7 @@ impl TokenKey {
     fn new_id(&self) -> String {
         let mut bytes = [0; 16];
         self.0.random.fill(&mut bytes).expect("the random generator of the operating system does not fail");
-        let bits = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
-        let hex = format!("{bits:032x}");
-        format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+        ids::uuid(0x4, u128::from_be_bytes(bytes))
     }
 
     fn sign(&self, claims: &Value) -> String {

@@ -3,11 +3,15 @@
 //! again.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use berth_testing::has_kubectl;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::cluster::Cluster;
+
+/// Time in which a store that cannot write tries several times to open its file again.
+const ATTEMPTS: Duration = Duration::from_secs(5);
 
 /// Limits the size of the server's files to this many bytes.
 fn limit(cluster: &Cluster, bytes: Option<u64>) {
@@ -39,14 +43,16 @@ fn a_full_disk_rejects_writes_allows_reads_and_recovers() {
 
     limit(&cluster, Some(largest_file(data.path())));
     // The log has space left in its file, and after a failed commit its content is moved to the
-    // store's file, so some writes still succeed.
-    let (mut written, mut refused) = (1, Vec::new());
-    while refused.len() < 3 {
+    // store's file, so some writes still succeed. The disk is full once writes are rejected for
+    // longer than several attempts to open the file again.
+    let (mut written, mut refused, mut since) = (1, Vec::new(), Instant::now());
+    while refused.len() < 3 || since.elapsed() < ATTEMPTS {
         assert!(written < 200, "no write was rejected");
         let output = create(written);
         if output.status.success() {
             written += 1;
             refused.clear();
+            since = Instant::now();
         } else {
             refused.push(String::from_utf8_lossy(&output.stderr).into_owned());
         }
@@ -59,8 +65,10 @@ fn a_full_disk_rejects_writes_allows_reads_and_recovers() {
     assert_eq!(stored(&cluster), written);
     assert_eq!(cluster.get(&["configmap", "map-0"])["metadata"]["labels"], serde_json::Value::Null);
     assert_eq!(cluster.run(&["get", "--raw", "/livez"]), "ok");
-    let said = cluster.refused(&["get", "--raw", "/readyz"]);
-    assert!(said.contains("the store cannot write"), "{said}");
+    cluster.wait_until("the server to report the store", 20, |cluster| {
+        let output = cluster.kubectl(&["get", "--raw", "/readyz"]);
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the store cannot write")
+    });
 
     // The server recovers by itself, without a further write.
     limit(&cluster, None);
