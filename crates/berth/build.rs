@@ -1,7 +1,7 @@
 //! Links `berth` with packed relative relocations (DT_RELR) where that is possible.
 //!
-//! Two processes of `berth` start with each pod. Most of the CPU time of such a start is spent by the
-//! dynamic loader, which applies several hundred thousand relocations; the packed form takes a
+//! Two processes of `berth` start with each pod. Most of the CPU time of such a start is spent by
+//! the dynamic loader, which applies several hundred thousand relocations; the packed form takes a
 //! hundredth of the space. The loader of glibc supports it since version 2.36.
 
 use std::process::Command;

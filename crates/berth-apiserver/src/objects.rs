@@ -36,8 +36,8 @@ impl Objects {
         Objects { dial, ..self }
     }
 
-    /// Opens a TCP connection to the host of a Service's endpoint or of a URL. Host names are resolved
-    /// by this machine.
+    /// Opens a TCP connection to the host of a Service's endpoint or of a URL. Host names are
+    /// resolved by this machine.
     ///
     /// # Errors
     /// The host is unknown or does not accept the connection.

@@ -34,9 +34,10 @@ pub enum Sender {
 impl Sender {
     /// Connects to the server of the configuration, with its client certificate.
     pub async fn connect(config: &kube::Config) -> anyhow::Result<Sender> {
-        let host = config.cluster_url.host().context("a server's address without a host")?;
+        let host = config.cluster_url.host().context("the address of the API server has no host")?;
         let authority = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).context("a server's name")?;
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+            .with_context(|| format!("{host:?} is neither a DNS name nor an IP address"))?;
         let tcp = TcpStream::connect(&authority).await.with_context(|| authority.clone())?;
         tcp.set_nodelay(true)?;
         let tls = TlsConnector::from(Arc::new(config.rustls_client_config()?)).connect(name, tcp).await?;

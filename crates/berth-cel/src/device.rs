@@ -1,8 +1,9 @@
 //! Selectors of devices (resource.k8s.io): expressions over the variable `device`.
 //!
-//! A device has a driver, attributes and capacities. The names of attributes and capacities have two
-//! parts, a domain and an identifier: `device.attributes["gpu.example.com"].memory`. A domain that a
-//! device does not have is an empty map, and an identifier that it does not have is an error.
+//! A device has a driver, attributes and capacities. The names of attributes and capacities have
+//! two parts, a domain and an identifier: `device.attributes["gpu.example.com"].memory`. A domain
+//! that a device does not have is an empty map, and an identifier that it does not have is an
+//! error.
 //!
 //! Source: Kubernetes documentation of `CELDeviceSelector` in resource.k8s.io/v1.
 
@@ -92,8 +93,8 @@ fn by_domain<'a>(driver: &'a str, values: impl Iterator<Item = (&'a str, Value<'
     let mut domains: BTreeMap<&str, OwnedMap<'a>> = BTreeMap::new();
     for (name, value) in values {
         let (domain, identifier) = qualified(driver, name);
-        // A name occurs once with its domain and once without it only if the driver is at fault; the
-        // first value counts.
+        // A name occurs once with its domain and once without it only if the driver is at fault;
+        // the first value counts.
         let _ = domains.entry(domain).or_default().insert(Value::from(identifier), value);
     }
     let owned = |map: OwnedMap<'a>| Value::Map(Map::Owned(Arc::new(map)));

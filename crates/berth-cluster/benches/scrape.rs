@@ -1,8 +1,9 @@
 //! The time and size of a scrape of the metrics of kube-state-metrics and dcgm-exporter.
 //!
 //! A cluster has a node with eight GPUs per sixteen pods; half of the pods run with a GPU each, the
-//! others have ended. Printed is a row per number of pods: the median time of nine scrapes, and the size
-//! of the text. `cargo bench -p berth-cluster --bench scrape -- 1000` measures other numbers of pods.
+//! others have ended. Printed is a row per number of pods: the median time of nine scrapes, and the
+//! size of the text. `cargo bench -p berth-cluster --bench scrape -- 1000` measures other numbers
+//! of pods.
 
 use std::time::Duration;
 

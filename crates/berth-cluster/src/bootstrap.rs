@@ -1,5 +1,5 @@
-//! Creates the initial objects of a cluster: the configured node pools and provisioning classes, the
-//! system priority classes, and the storage class `standard`.
+//! Creates the initial objects of a cluster: the configured node pools and provisioning classes,
+//! the system priority classes, and the storage class `standard`.
 
 use std::time::Duration;
 
@@ -74,8 +74,9 @@ async fn create_priority_classes(client: &Client) -> Result<(), kube::Error> {
     Ok(())
 }
 
-/// Creates the provisioning classes. After a restart, the configuration of a class may have changed.
-/// A class with the default configuration is not reset, because a user may have changed it.
+/// Creates the provisioning classes. After a restart, the configuration of a class may have
+/// changed. A class with the default configuration is not reset, because a user may have changed
+/// it.
 async fn create_provisioning_classes(client: &Client, classes: &[NamedProvisioningClass]) -> Result<(), kube::Error> {
     let api: Api<ProvisioningClass> = Api::all(client.clone());
     for class in classes {

@@ -65,7 +65,8 @@ pub struct Options {
     /// Sources of the usage in `metrics.k8s.io`; nodes without a source are simulated. The API
     /// server of this process has a clone.
     pub metrics: metrics::ClusterMetrics,
-    /// Writes the metrics of nodes, pods, Jobs and GPUs. The API server of this process has a clone.
+    /// Writes the metrics of nodes, pods, Jobs and GPUs. The API server of this process has a
+    /// clone.
     pub state: kube_state::KubeState,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every
     /// namespace.

@@ -35,8 +35,8 @@ pub enum Support {
     Missing,
     /// Berth always behaves as with the gate on: switching it off is rejected.
     Always,
-    /// The gate concerns Kueue's internals (a cache, an index, the kind of patch): the outcome is the
-    /// same with and without it.
+    /// The gate concerns Kueue's internals (a cache, an index, the kind of patch): the outcome is
+    /// the same with and without it.
     Inside,
 }
 

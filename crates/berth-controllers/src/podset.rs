@@ -95,8 +95,8 @@ impl PodSetError {
 
 impl PodSetInfo {
     /// The additions of an assignment: labels and tolerations of its flavors, in the order of the
-    /// resources' names, and the scheduling gate for a topology assignment. If the pod set requests no
-    /// topology itself, also the annotation that it may be placed on any nodes.
+    /// resources' names, and the scheduling gate for a topology assignment. If the pod set requests
+    /// no topology itself, also the annotation that it may be placed on any nodes.
     pub fn from_assignment(
         assignment: &PodSetAssignment,
         pod_set: Option<&PodSet>,

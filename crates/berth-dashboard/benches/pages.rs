@@ -1,10 +1,10 @@
 //! The time of each page as workloads grow.
 //!
-//! An embedded cluster has ten teams, each with a queue. One workload in a hundred is admitted, and the
-//! others wait. Printed is a row per address, reader and number of workloads: the size of the page,
-//! and the time of the first view, of a repeated one (median of nine), and of one after a workload
-//! changed (median of nine). `cargo bench -p berth-dashboard --bench pages -- 1000 10000` measures other
-//! numbers of workloads.
+//! An embedded cluster has ten teams, each with a queue. One workload in a hundred is admitted, and
+//! the others wait. Printed is a row per address, reader and number of workloads: the size of the
+//! page, and the time of the first view, of a repeated one (median of nine), and of one after a
+//! workload changed (median of nine). `cargo bench -p berth-dashboard --bench pages -- 1000 10000`
+//! measures other numbers of workloads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

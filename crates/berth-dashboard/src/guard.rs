@@ -60,8 +60,9 @@ impl Hosts {
     }
 }
 
-/// True unless another web site sends the request. A link from elsewhere may open a page, and nothing
-/// else: `Origin` and `Sec-Fetch-Site` are headers that browsers send and web sites cannot change.
+/// True unless another web site sends the request. A link from elsewhere may open a page, and
+/// nothing else: `Origin` and `Sec-Fetch-Site` are headers that browsers send and web sites cannot
+/// change.
 fn is_own<B>(request: &Request<B>) -> bool {
     let text = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
     let host = text("host").or_else(|| request.uri().authority().map(|it| it.as_str())).unwrap_or_default();

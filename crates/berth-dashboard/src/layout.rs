@@ -43,7 +43,8 @@ pub struct Frame<'a> {
     pub title: &'a str,
     /// Address of the page, for reloads.
     pub here: Href,
-    /// True if the page updates itself, false if that is paused; `None` if it shows no live content.
+    /// True if the page updates itself, false if that is paused; `None` if it shows no live
+    /// content.
     pub refresh: Option<bool>,
     /// Name of the reader, if it is known.
     pub session: &'a Session,

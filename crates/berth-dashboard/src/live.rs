@@ -1,10 +1,10 @@
 //! Updates of an open page: server-sent events with its changed content.
 //!
 //! The objects of the page are watched with the reader's rights, so nothing is requested while
-//! nothing changes. The page is rendered again after a change, and at least every [`TICK`]; each time
-//! the API server checks the reader's rights anew. An update stream therefore ends soon after the
-//! reader has lost them, at most [`TICK`] and the ten seconds for which the controllers keep reviews
-//! of access later.
+//! nothing changes. The page is rendered again after a change, and at least every [`TICK`]; each
+//! time the API server checks the reader's rights anew. An update stream therefore ends soon after
+//! the reader has lost them, at most [`TICK`] and the ten seconds for which the controllers keep
+//! reviews of access later.
 
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,5 +1,5 @@
-//! The health of a node as its health agents show it: the verdict of Autopilot, the result of DCGM's
-//! diagnostics, and conditions that report a problem.
+//! The health of a node as its health agents show it: the verdict of Autopilot, the result of
+//! DCGM's diagnostics, and conditions that report a problem.
 
 use std::fmt;
 

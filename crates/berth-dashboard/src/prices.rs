@@ -9,8 +9,8 @@ use berth_api::kueue::v1beta2::ResourceFlavor;
 /// spaces, or else those of the NodePools that supply the flavors. The error is for the reader.
 pub type FindPrices = fn(&str, &[NodePool], &[ResourceFlavor]) -> Result<Prices, String>;
 
-/// Prices per hour of a CPU, a GiB of memory or a piece of another resource, by resource and flavor;
-/// without a flavor for every flavor that has no price of its own.
+/// Prices per hour of a CPU, a GiB of memory or a piece of another resource, by resource and
+/// flavor; without a flavor for every flavor that has no price of its own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prices(BTreeMap<(String, Option<String>), f64>);
 

@@ -1,8 +1,8 @@
 //! AppWrappers that the configuration leaves to the integration of their own operator.
 //!
-//! AppWrapper 0.30 queued its objects by itself, so configuration files of its time name the kind in
-//! `integrations.externalFrameworks`. In an embedded cluster, Berth's operator runs in place of that
-//! one and leaves queueing to the controllers.
+//! AppWrapper 0.30 queued its objects by itself, so configuration files of its time name the kind
+//! in `integrations.externalFrameworks`. In an embedded cluster, Berth's operator runs in place of
+//! that one and leaves queueing to the controllers.
 
 use berth_api::berth::OperatorConfiguration;
 use berth_controllers::Config;

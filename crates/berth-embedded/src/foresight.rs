@@ -48,19 +48,19 @@ const MANIFESTS_MAX: usize = 100;
 /// Computes futures, one after the other; clones share the last one.
 #[derive(Clone, Default)]
 pub(crate) struct Foresight {
-    kept: Arc<parking_lot::Mutex<Option<Kept>>>,
+    cached: Arc<parking_lot::Mutex<Option<Cached>>>,
     turn: Arc<Mutex<()>>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct Cached {
     at: Instant,
     /// Time for which it is fresh.
     fresh: Duration,
     present: Arc<Present>,
 }
 
-impl Kept {
+impl Cached {
     fn is_fresh(&self) -> bool {
         self.at.elapsed() < self.fresh
     }
@@ -249,14 +249,14 @@ impl Foresight {
 
     /// The last computed state, while a newer one is computed.
     async fn usable(&self, installed: &Arc<Installed>) -> Result<Arc<Present>, Status> {
-        let kept = self.kept.lock().clone();
-        match kept.filter(|kept| kept.at.elapsed() < USABLE) {
-            Some(kept) if kept.is_fresh() => Ok(kept.present),
-            Some(kept) => {
+        let cached = self.cached.lock().clone();
+        match cached.filter(|cached| cached.at.elapsed() < USABLE) {
+            Some(cached) if cached.is_fresh() => Ok(cached.present),
+            Some(cached) => {
                 if self.turn.try_lock().is_ok() {
                     self.begin(installed);
                 }
-                Ok(kept.present)
+                Ok(cached.present)
             }
             None => self.newest(installed).await,
         }
@@ -267,20 +267,20 @@ impl Foresight {
         self.begin(installed).await.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    /// Computes the state in a task, which goes on if the reader leaves.
+    /// Computes the state in a task, which continues if the reader disconnects.
     fn begin(&self, installed: &Arc<Installed>) -> JoinHandle<Result<Arc<Present>, Status>> {
         let (foresight, installed) = (self.clone(), installed.clone());
         tokio::spawn(async move {
             // Readers that arrive meanwhile wait for the same computation.
             let _turn = foresight.turn.lock().await;
-            let kept = foresight.kept.lock().clone();
-            if let Some(kept) = kept.filter(Kept::is_fresh) {
-                return Ok(kept.present);
+            let cached = foresight.cached.lock().clone();
+            if let Some(cached) = cached.filter(Cached::is_fresh) {
+                return Ok(cached.present);
             }
             let begin = Instant::now();
             let present = Arc::new(Present::of(&installed).await?);
             let fresh = FRESH.max(begin.elapsed() * SHARE);
-            *foresight.kept.lock() = Some(Kept { at: begin, fresh, present: present.clone() });
+            *foresight.cached.lock() = Some(Cached { at: begin, fresh, present: present.clone() });
             Ok(present)
         })
     }

@@ -2,8 +2,8 @@
 //! HorizontalPodAutoscalers.
 //!
 //! Each request lists the pods or nodes of this API server, with the request's selectors, and adds
-//! the measurements of [`ClusterMetrics`], and for nodes what their GPUs report ([`Gpus`]). Pods that do
-//! not run have no measurements.
+//! the measurements of [`ClusterMetrics`], and for nodes what their GPUs report ([`Gpus`]). Pods
+//! that do not run have no measurements.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

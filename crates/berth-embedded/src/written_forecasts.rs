@@ -1,11 +1,11 @@
-//! Forecasts on Workloads: annotations with the place and the start of the first waiting workloads of
-//! each ClusterQueue, for clients that read Workloads only.
+//! Forecasts on Workloads: annotations with the place and the start of the first waiting workloads
+//! of each ClusterQueue, for clients that read Workloads only.
 //!
-//! A task beside the controllers writes them, from the same forecasts that readers of the API get. It
-//! costs little: rounds are [`Options::every`] apart and write a few Workloads per second
-//! ([`PAUSE`]), a Workload is written at most once per round, and only if its forecast says something
-//! else. What a round has not written, the next one does. No controller reads the annotations, and a
-//! change of them alone changes no decision.
+//! A task beside the controllers writes them, from the same forecasts that readers of the API get.
+//! It costs little: rounds are [`Options::every`] apart and write a few Workloads per second
+//! ([`PAUSE`]), a Workload is written at most once per round, and only if its forecast says
+//! something else. The next round writes what a round has not written. No controller reads the
+//! annotations, and a change to them alone changes no decision.
 //!
 //! Every reader of a Workload reads its annotations, so they name jobs of its own namespace only.
 
@@ -17,7 +17,7 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_controllers::workload::status::{has_quota_reservation, is_finished};
 use berth_foresight::command::forecasts;
 use berth_foresight::live::forecast::JobForecast;
-use berth_runtime::{Clock, Index, Manager, ObjectKey, Writer, brief, is_conflict, is_not_found};
+use berth_runtime::{Clock, Index, Manager, ObjectKey, Writer, brief, is_conflict, is_not_found, is_rejected};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const SCHEDULER: &str = "scheduler";
 /// The value under which the index has the annotated Workloads.
 const ANNOTATED: &str = "annotated";
+/// Maximum number of jobs that an annotation names: annotations are part of every watch event.
+const NAMES_MAX: usize = 20;
 
 /// Which forecasts are written, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +44,9 @@ pub struct Options {
     pub every: Duration,
 }
 
-/// Adds the task that writes forecasts on Workloads while this replica leads. `controllers` are those of
-/// the manager, installed already. Controllers that do not decide write no forecast either.
+/// Adds the task that writes forecasts on Workloads while this replica leads. `controllers` are
+/// those of the manager, installed already. Controllers that do not decide write no forecast
+/// either.
 pub fn install(manager: &mut Manager, controllers: &Controllers, options: Options) {
     if manager.idle().contains(&SCHEDULER) {
         return;
@@ -79,19 +82,21 @@ impl Writing {
         }
     }
 
-    /// Removes what no longer holds, and writes what is new, first places first, until the next round
-    /// is due.
+    /// Removes the annotations that no longer hold, and writes new ones, first places first, until
+    /// the next round is due.
     async fn round(&self) {
         let Some(installed) = self.controllers.installed() else { return };
         let end = self.clock.now() + self.options.every;
+        let mut keys = self.annotated.keys(ANNOTATED);
         let wanted = match self.controllers.foresight().first(&installed, self.options.places).await {
             Ok((at, first)) => first.into_iter().filter_map(|it| written(at, it)).collect::<HashMap<_, _>>(),
             Err(status) => {
                 tracing::warn!("forecasts are not written on Workloads: {}", status.message);
-                return;
+                // Workloads that still wait keep the last forecast, which states its time.
+                keys.retain(|key| self.writer.cache().get(key).is_some_and(|workload| !waits(&workload)));
+                HashMap::new()
             }
         };
-        let mut keys = self.annotated.keys(ANNOTATED);
         keys.retain(|key| !wanted.contains_key(key));
         let mut new: Vec<(&ObjectKey, usize)> = wanted.iter().map(|(key, it)| (key, it.place)).collect();
         new.sort_by(|(a, first), (b, second)| first.cmp(second).then_with(|| a.cmp(b)));
@@ -101,11 +106,15 @@ impl Writing {
                 Ok(false) => {}
                 Ok(true) if self.clock.now() < end => self.clock.sleep(PAUSE).await,
                 Ok(true) => break,
-                // It changed meanwhile; the next round reads it again.
+                // The Workload changed meanwhile; the next round reads it again.
                 Err(error) if is_conflict(&error) || is_not_found(&error) => {}
                 Err(error) => {
                     tracing::warn!(workload = %key, error = brief(&error), "its forecast cannot be written");
-                    break;
+                    // The rejection of one Workload says nothing about the others.
+                    if !is_rejected(&error) || self.clock.now() >= end {
+                        break;
+                    }
+                    self.clock.sleep(PAUSE).await;
                 }
             }
         }
@@ -140,10 +149,11 @@ fn known(workload: &Workload) -> Option<Forecast> {
     serde_json::from_str(workload.annotations().get(FORECAST_ANNOTATION)?).ok()
 }
 
-/// The annotation of a forecast, without names of other namespaces.
+/// The annotation of a forecast: without names of other namespaces, and with few of its own.
 fn written(at: Timestamp, mut forecast: JobForecast) -> Option<(ObjectKey, Forecast)> {
     let own = forecast.key.namespace.clone();
     forecast.withhold(&|namespace| *namespace == *own);
+    forecast.name_at_most(NAMES_MAX);
     let mut document = forecasts::json(at, std::slice::from_ref(&forecast));
     let mut row = document["forecasts"][0].take();
     row["at"] = document["at"].take();
@@ -151,8 +161,8 @@ fn written(at: Timestamp, mut forecast: JobForecast) -> Option<(ObjectKey, Forec
     Some((key, serde_json::from_value(row).ok()?))
 }
 
-/// The fields of a Workload that this field manager owns. Identity and version guard against another
-/// Workload of the same name, and against a decision that was made meanwhile.
+/// The fields of a Workload that this field manager owns. Identity and version guard against
+/// another Workload of the same name, and against a decision that was made meanwhile.
 fn applied(workload: &Workload, forecast: &Forecast) -> Value {
     let annotations =
         json!({FORECAST_ANNOTATION: json!(forecast).to_string(), FORECAST_START_ANNOTATION: forecast.start_text()});

@@ -1,7 +1,7 @@
 //! The time of a forecast with 10,000 waiting jobs.
 //!
-//! Ten teams with two flavors share a cohort. 400 jobs run, and 10,000 wait. Measured is the time from
-//! the state to the forecast of one job, and of all jobs; the state is read before.
+//! Ten teams with two flavors share a cohort. 400 jobs run, and 10,000 wait. Measured is the time
+//! from the state to the forecast of one job, and of all jobs; the state is read before.
 
 use std::time::Duration;
 

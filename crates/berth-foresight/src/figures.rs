@@ -43,7 +43,8 @@ pub struct Figures {
     /// Jain's index over the tenants' served share (see [`TenantFigures::served`]): 1 if all
     /// tenants are served alike, 1/n if one of n tenants is served alone.
     pub fairness: f64,
-    /// Jain's index over the tenants' mean bounded slowdown: 1 if all tenants are slowed down alike.
+    /// Jain's index over the tenants' mean bounded slowdown: 1 if all tenants are slowed down
+    /// alike.
     pub slowdown_fairness: f64,
     /// Number of evictions.
     pub evictions: u64,

@@ -6,9 +6,9 @@
 //! list is repeated until the pods have requested [`DEMAND_PERCENT`] percent of the GPUs.
 //!
 //! The engine's topology-aware placement counts amounts per domain. It cannot express parts of a
-//! GPU: three pods with 0.6 GPU do not fit on two GPUs, but their sum does. GPUs as the lowest level
-//! of a topology would have the right amounts, but CPUs and memory belong to nodes, not to GPUs.
-//! Therefore this module has its own nodes, with the free part of each GPU.
+//! GPU: three pods with 0.6 GPU do not fit on two GPUs, but their sum does. GPUs as the lowest
+//! level of a topology would have the right amounts, but CPUs and memory belong to nodes, not to
+//! GPUs. Therefore this module has its own nodes, with the free part of each GPU.
 
 use std::collections::BTreeMap;
 

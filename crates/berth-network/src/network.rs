@@ -192,8 +192,8 @@ impl Network {
         }
     }
 
-    /// The address at which pods reach a cluster IP: the cluster IP itself, or a loopback address at
-    /// the plain level.
+    /// The address at which pods reach a cluster IP: the cluster IP itself, or a loopback address
+    /// at the plain level.
     pub fn address_of_service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
         match &self.fabric {
             Fabric::Plain(loopback) => loopback.service(cluster_ip),

@@ -15,7 +15,7 @@ use crate::network::Network;
 pub enum Level {
     /// Loopback addresses in the machine's own network.
     Plain,
-    /// A network namespace per pod, joined to a bridge in a namespace of the cluster.
+    /// A network namespace per pod, joined to a bridge in a user namespace that the holder has.
     Rootless,
     /// A network namespace per pod, joined to a bridge.
     Full,
@@ -40,9 +40,9 @@ pub struct Options {
     pub level: Level,
     /// Executable whose `main` calls [`crate::helper::run`]. The rootless level needs it.
     pub helper: Option<PathBuf>,
-    /// Range of pod addresses, except at the plain level. `None` selects a range that the machine does not
-    /// use. In a range of at least 1024 addresses, the last 256 are reserved for Services of type
-    /// LoadBalancer.
+    /// Range of pod addresses, except at the plain level. `None` selects a range that the machine
+    /// does not use. In a range of at least 1024 addresses, the last 256 are reserved for Services
+    /// of type LoadBalancer.
     pub pod_range: Option<Ipv4Net>,
     /// Domain of the cluster's names, such as `cluster.local`.
     pub cluster_domain: String,
@@ -51,7 +51,8 @@ pub struct Options {
     /// Address at which the API server listens.
     pub api_server: SocketAddr,
     /// Additional addresses of this machine for node ports, such as the node's internal IP. Node
-    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's address.
+    /// ports are always served at 127.0.0.1 and, except at the plain level, at the gateway's
+    /// address.
     pub node_addresses: Vec<Ipv4Addr>,
     /// Serve node ports to other machines as well. Otherwise they serve only this machine and its
     /// pods.
@@ -97,7 +98,7 @@ pub enum OpenError {
     /// The machine has no addresses for pods.
     #[error("pods cannot get their own addresses on this machine: {reason}")]
     NoAddresses {
-        /// Why neither level works.
+        /// Why pods get no addresses at any level.
         reason: String,
     },
     /// The domain of the cluster is not a domain name.

@@ -110,7 +110,8 @@ async fn find_root(options: &Options, level: Level) -> std::result::Result<(Host
 }
 
 /// The message that pods cannot create files in the host's shared memory, if Berth's own files are
-/// there. Landlock only supports allowed paths, so the folder around hidden files cannot be allowed.
+/// there. Landlock only supports allowed paths, so the folder around hidden files cannot be
+/// allowed.
 fn shared_memory_notice(hidden: &[PathBuf]) -> Option<String> {
     const SHARED_MEMORY: &str = "/dev/shm";
     let folder = hidden.iter().find(|folder| folder.starts_with(SHARED_MEMORY))?;

@@ -1,10 +1,10 @@
 //! The journal of a pod: the starts and ends of its containers, recorded by its supervisor.
 //!
 //! One line of JSON per record. The records survive the end of any process, but a crash of the
-//! machine may lose the last of them. The node's log of starts (`runtime/starts.rs`) is synced before
-//! a program runs, and replaces lost records of starts, so that no program runs a second time. The
-//! end of a run is unknown if it was lost, as it is for a run that the crash itself ended. A partial
-//! last line is ignored.
+//! machine may lose the last of them. The node's log of starts (`runtime/starts.rs`) is synced
+//! before a program runs, and replaces lost records of starts, so that no program runs a second
+//! time. The end of a run is unknown if it was lost, as it is for a run that the crash itself
+//! ended. A partial last line is ignored.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -21,12 +21,12 @@ const DEPTH_MAX: usize = 256;
 
 const OPEN_FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Tells ext4 that the folders within this one are unrelated, so that it puts each of them into the
+/// Marks the folders within this one as unrelated for ext4, which then puts each of them into the
 /// part of the disk with the fewest folders. Other file systems have no such attribute.
 ///
-/// By default all pods are in one part of the disk. ext4 without a journal does not use the inode of
-/// a removed file again for a minute, and for another five until it was written. Until then, each new
-/// file makes the kernel look at all inodes of files that were removed in the same part.
+/// By default all pods are in one part of the disk. ext4 without a journal does not use the inode
+/// of a removed file again for a minute, and for another five until it was written. Until then,
+/// each new file makes the kernel look at all inodes of files that were removed in the same part.
 pub(crate) fn spread(folder: &Path) {
     let Ok(folder) = openat(CWD, folder, OPEN_FOLDER, Mode::empty()) else { return };
     if let Ok(flags) = ioctl_getflags(&folder) {

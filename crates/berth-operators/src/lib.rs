@@ -79,7 +79,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Writes the metrics of the operators that are installed with these options or a clone of them.
+    /// Writes the metrics of the operators that are installed with these options or a clone of
+    /// them.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
         if let Some(options) = &self.app_wrappers {
             options.transitions.write(exposition);

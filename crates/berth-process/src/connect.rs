@@ -65,7 +65,7 @@ struct Overrides {
     /// Bearer token, in place of the credentials of the kubeconfig.
     #[arg(long, value_name = "TOKEN", hide_short_help = true)]
     token: Option<String>,
-    /// User to act as, which needs the right to impersonate it.
+    /// User to act as. Your own user needs the right to impersonate this user.
     #[arg(long = "as", value_name = "USER", hide_short_help = true)]
     as_user: Option<String>,
     /// Group to act as. May be repeated.

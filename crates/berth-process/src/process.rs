@@ -50,8 +50,8 @@ fn raise_file_limit() {
 }
 
 /// Makes the system use small pages only for memory that this process allocates from now on. The
-/// allocator asks for huge pages of 2 MiB, which stay resident while a single object is left in them:
-/// half of the memory of idle controllers. A failure is logged and prevents nothing.
+/// allocator asks for huge pages of 2 MiB, which stay resident while a single object is left in
+/// them: half of the memory of idle controllers. A failure is logged and prevents nothing.
 pub fn use_small_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {

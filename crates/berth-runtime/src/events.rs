@@ -191,7 +191,7 @@ impl Recorder {
     }
 
     /// Records an event that counts as a repeat of the last one of its reason about the object if
-    /// that was just recorded, whatever its message is. A decision that has many events about one
+    /// that was just recorded, regardless of its message. A decision that has many events about one
     /// object is then one Event, with the message of the first.
     pub fn event_in_series<K>(&self, object: &K, event_type: EventType, reason: &str, message: &str)
     where

@@ -134,6 +134,12 @@ pub trait Reconciler: Send + Sync + 'static {
     fn reconcile(&self, key: ObjectKey) -> impl Future<Output = Result<Action, Error>> + Send;
 }
 
+/// Returns true if the API server rejects the request itself, so that a retry cannot succeed.
+pub fn is_rejected(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if (400..500).contains(&status.code) && ![404, 409, 429].contains(&status.code))
+}
+
 /// True if the API rejected a write because the object has changed (409, reason Conflict).
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use berth_apimachinery::exposition::{Exposition, Family};
 
-/// Ticks of CPU time per second in `/proc`: Linux reports hundredths on all architectures but Alpha.
+/// Ticks of CPU time per second in `/proc`: Linux reports hundredths on all architectures but
+/// Alpha.
 const TICKS: f64 = 100.0;
 
 /// Figures of a process.

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A selection of controllers by name, written as kube-controller-manager's `--controllers`:
-/// `*` selects all, `name` selects one, `-name` excludes one. The first item that names a controller
+/// A selection of controllers by name, written as kube-controller-manager's `--controllers`: `*`
+/// selects all, `name` selects one, `-name` excludes one. The first item that names a controller
 /// decides about it; `*` decides about the controllers that no item names. The empty selection runs
 /// none. By default all run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Figures of the controllers' work, under the names of controller-runtime and client-go.
 //!
-//! Work queues count ([`Figures`]); the figures are read at each request. Durations are those of the
-//! process, also if cluster time runs faster. The histogram of reconciles has some of
+//! Work queues count ([`Figures`]); the figures are read at each request. Durations are those of
+//! the process, also if cluster time runs faster. The histogram of reconciles has some of
 //! controller-runtime's buckets.
 //!
-//! Source: `pkg/internal/controller/metrics` and `pkg/metrics/workqueue.go` of controller-runtime 0.22.
+//! Source: `pkg/internal/controller/metrics` and `pkg/metrics/workqueue.go` of controller-runtime
+//! 0.22.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

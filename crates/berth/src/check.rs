@@ -25,8 +25,8 @@ pub struct CheckOptions {
     connect: ConnectOptions,
 }
 
-/// Prints the findings. Exit codes: 0 if there is no finding as severe as `--fail-on`, 1 if there is
-/// one, 2 if the check could not be made.
+/// Prints the findings. Exit codes: 0 if there is no finding as severe as `--fail-on`, 1 if there
+/// is one, 2 if the check could not be made.
 pub fn main(options: &CheckOptions) -> ExitCode {
     process::run_check(run(options))
 }

@@ -8,8 +8,9 @@ use clap::Args;
 /// Which forecasts the controllers write on Workloads.
 #[derive(Args)]
 pub struct ForecastOptions {
-    /// Write the forecasts of the first PLACES waiting workloads of each ClusterQueue on their Workloads, as
-    /// annotation berth.dev/forecast. They are removed when the workload gets quota. 0 writes none.
+    /// Write the forecasts of the first PLACES waiting workloads of each ClusterQueue on their
+    /// Workloads, as annotation berth.dev/forecast. The annotation is removed after the workload
+    /// got quota. 0 writes none.
     #[arg(long, value_name = "PLACES", default_value_t = 0)]
     forecast_annotations: usize,
     /// Seconds between two writes of the same Workload, at least 5.

@@ -18,8 +18,8 @@ pub struct JournalOptions {
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "decision_journal",
           value_parser = clap::value_parser!(u64).range(8..=1 << 24))]
     decision_journal_max_size: u64,
-    /// Maximum size of the journal's records of use in MiB, at least 8: the oldest files are deleted.
-    /// A million jobs take about 500 MiB.
+    /// Maximum size of the journal's records of use in MiB, at least 8: the oldest files are
+    /// deleted. A million jobs take about 500 MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "decision_journal",
           value_parser = clap::value_parser!(u64).range(8..=1_048_576))]
     usage_max_size: u64,

@@ -1,5 +1,5 @@
-//! The log of a process, on the error output: its level and its form. The options have the names and
-//! values of Kueue's manager, so that the arguments of its Deployment work.
+//! The log of a process, on the error output: its level and its form. The options have the names
+//! and values of Kueue's manager, so that the arguments of its Deployment work.
 
 use std::fmt::{self, Debug};
 use std::io::IsTerminal;
@@ -24,8 +24,8 @@ pub const PROGRESS: &str = "warn,berth=info";
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Log")]
 pub struct LogOptions {
-    /// Level of the log: error, info, debug, or a number as for Kueue's manager: 1 and 2 are info, 3
-    /// and 4 debug, higher ones trace. It has precedence over BERTH_LOG.
+    /// Level of the log: error, info, debug, or a number as for Kueue's manager: 1 and 2 are info,
+    /// 3 and 4 debug, higher ones trace. It has precedence over BERTH_LOG.
     #[arg(long = "zap-log-level", value_name = "LEVEL", value_parser = level)]
     level: Option<Level>,
     /// Form of the log: text (console), or one JSON object per line with the keys level, ts, logger
@@ -115,7 +115,7 @@ impl TimeForm {
 }
 
 /// The machine's time: that of a log is not the cluster's.
-#[expect(clippy::disallowed_methods, reason = "the log says when a line was written, whatever the cluster's clock")]
+#[expect(clippy::disallowed_methods, reason = "lines of the log have real times, regardless of the cluster's clock")]
 fn now() -> Timestamp {
     Timestamp::now()
 }

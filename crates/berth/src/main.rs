@@ -81,8 +81,8 @@ enum Command {
     /// Check whether Berth can take over from Kueue: its stored objects, and decisions that would
     /// differ.
     Migrate(migrate::MigrateOptions),
-    /// Take running pods into queues: each gets an admitted Workload and keeps running. The options
-    /// are those of Kueue's importer.
+    /// Import running pods into queues: each pod gets an admitted Workload and keeps running. The
+    /// options are those of Kueue's importer.
     Import(import::ImportOptions),
     /// Create the LocalQueues that are missing in the namespaces that ClusterQueues select.
     Populate(populate::PopulateOptions),
@@ -98,21 +98,21 @@ enum Command {
     /// Replay the trace of a real cluster in virtual time, under one or several policies: waits,
     /// use, fairness, lost work, cost.
     Replay(berth_foresight::command::replay::Options),
-    /// Forecast when waiting jobs start, and after which jobs; or backtest forecasts within the trace of
-    /// a real cluster.
+    /// Forecast when waiting jobs start, and after which jobs; or backtest forecasts within the
+    /// trace of a real cluster.
     Forecast(Box<foresee::ForecastOptions>),
     /// Compare the future with and without changes: quota, pools, priorities, a new job. Nothing is
     /// changed.
     WhatIf(foresee::WhatIfOptions),
     /// Write the state of a cluster to a file, for forecasts and comparisons elsewhere.
     Snapshot(foresee::SnapshotOptions),
-    /// Report the use of quota in a period: hours, waits, lost work and cost by team, user, queue or
-    /// flavor.
+    /// Report the use of quota in a period: hours, waits, lost work and cost by team, user, queue
+    /// or flavor.
     Usage(accounting::report::Options),
     /// Show what happened to a job: its states with times, quota, evictions, decisions and pods.
     History(accounting::history::Options),
-    /// Explain the last preemption of a job: by which workload and rule, quota and shares before and
-    /// after, and every candidate.
+    /// Explain the last preemption of a job: by which workload and rule, quota and shares before
+    /// and after, and every candidate.
     WhyPreempted(accounting::history::Options),
     /// List the jobs that wait and run: state, reason, and with --start a forecast of the start.
     Queue(batch::lists::QueueOptions),

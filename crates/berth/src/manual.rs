@@ -26,8 +26,8 @@ pub struct CompletionOptions {
 /// Options of `berth man`.
 #[derive(Args)]
 pub struct ManOptions {
-    /// Write a page for each command to this folder, such as ~/.local/share/man/man1. Default: print
-    /// the page of berth.
+    /// Write a page for each command to this folder, such as ~/.local/share/man/man1. Default:
+    /// print the page of berth.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

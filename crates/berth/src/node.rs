@@ -58,8 +58,8 @@ pub struct NodeOptions {
     /// `privileged` gives every user that may create pods the privileges of this process.
     #[arg(long, value_enum, default_value_t = PodSecurityChoice::Baseline)]
     pod_security: PodSecurityChoice,
-    /// Let other machines reach node ports and host ports, at all addresses of this machine. Without
-    /// this option, only this machine and its pods reach them.
+    /// Let other machines reach node ports and host ports, at all addresses of this machine.
+    /// Without this option, only this machine and its pods reach them.
     #[arg(long)]
     expose_node_ports: bool,
     /// Stop all pods when the cluster stops. Without this option they continue, and the next start

@@ -28,8 +28,8 @@ pub struct NodeHealthOptions {
     /// React to unhealthy nodes: new pods of queued jobs avoid them, running pods leave them, and
     /// queues report the quota that they lack. FILE has the labels, taints and states that make a
     /// node unhealthy: the fields of section autopilot of AppWrapper's configuration. Default:
-    /// Autopilot's labels, cordons, and nodes that do not report. With --slack-queue, this option is
-    /// on.
+    /// Autopilot's labels, cordons, and nodes that do not report. With --slack-queue, this option
+    /// is on.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     node_health: Option<Option<PathBuf>>,
 }

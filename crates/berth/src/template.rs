@@ -98,7 +98,7 @@ fn end_of_action(text: &str) -> Option<usize> {
     None
 }
 
-/// The text of a quoted string; `None` if it is none.
+/// The text of a quoted string; `None` without quotes.
 fn quoted(text: &str) -> Option<Result<String, String>> {
     let quote = text.chars().next().filter(|it| matches!(it, '"' | '\''))?;
     let Some(inside) = text[1..].strip_suffix(quote) else {

@@ -92,7 +92,7 @@ func serving() (string, []byte, error) {
 	return folder, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root}), nil
 }
 
-// freePort is a port nobody listens on now.
+// freePort is a port on which no process listens now.
 func freePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -65,7 +65,7 @@ def watches(core):
         if event["type"] == "DELETED":
             stream.stop()
     assert seen == ["ADDED", "MODIFIED", "DELETED"], seen
-    # A revision from before history is told to be gone, and the client starts over.
+    # A revision older than the history gets the status Gone, and the client starts over.
     try:
         for event in watch.Watch().stream(
             core.list_namespaced_config_map, NAMESPACE, resource_version="1", timeout_seconds=5
@@ -123,7 +123,7 @@ def main():
     leader_election()
     core.delete_namespace(NAMESPACE)
     print("ok", flush=True)
-    # Who leads does so for ever, on a thread: an interpreter that ends in the usual way may crash under it.
+    # The leader never stops, and runs on a thread: an interpreter that exits as usual may crash.
     os._exit(0)
 
 

@@ -149,7 +149,7 @@ fn pod_spec<'a>(object: &'a Value, path: &str) -> Result<&'a Value, String> {
 /// Checks that the path refers to a pod template, whose `spec` has no unknown fields.
 ///
 /// # Errors
-/// The reason why it is none.
+/// The reason why the path does not refer to a pod template.
 pub fn check_template(object: &Value, path: &str) -> Result<(), String> {
     let spec = pod_spec(object, path)?;
     let wrong = |why: String| format!("content at {path}.spec not parseable as a v1.PodSpec: {why}");

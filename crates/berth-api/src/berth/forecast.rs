@@ -11,28 +11,28 @@ pub const FORECAST_START_ANNOTATION: &str = "berth.dev/forecast-start";
 /// The start of a workload whose start is unknown.
 pub const UNKNOWN_START: &str = "unknown";
 
-/// Smallest change of a start that matters.
+/// Smallest change of a start that is written.
 const CHANGE_MIN: SignedDuration = SignedDuration::from_secs(30);
-/// A change of a start matters if it is more than one part in this many of the time until then.
+/// A change of a start is written if it is more than one part in this many of the time until the start.
 const CHANGE_SHARE: i32 = 10;
 
 /// When a waiting workload starts. The fields are those of the API's `forecasts`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
-    /// When it was computed.
+    /// Time of the state from which the forecast was computed.
     pub at: Timestamp,
     /// Place in the ClusterQueue, from 1.
     pub place: usize,
-    /// When quota is reserved for it.
+    /// When quota is reserved for the workload.
     pub start: ForecastStart,
     /// Flavors of its admission.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flavors: Vec<String>,
-    /// Jobs of its namespace that end, or are evicted, when it starts.
+    /// Jobs of its namespace that end, or are evicted, when it starts; the first 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<String>,
-    /// Number of such jobs of other namespaces.
+    /// Number of such jobs that are not named: of other namespaces, and beyond the first 20.
     #[serde(default)]
     pub waits_for_others: usize,
     /// Why the start is unknown.
@@ -55,8 +55,8 @@ impl Forecast {
         self.start.median.map_or_else(|| UNKNOWN_START.to_owned(), |at| at.to_string())
     }
 
-    /// True if it says something else than an earlier forecast. Times that moved by less than 30 seconds,
-    /// or by less than a tenth of the time until then, say the same.
+    /// True if the forecast differs from an earlier one by more than its time, and by more than moves of
+    /// the start of at most 30 seconds, or of at most a tenth of the time until the start.
     pub fn differs_from(&self, earlier: &Self) -> bool {
         let moved = |new: Option<Timestamp>, old: Option<Timestamp>| match (new, old) {
             (Some(new), Some(old)) => {

@@ -126,7 +126,7 @@ pub struct NodePoolSpec {
     /// Random faults of the nodes. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<RandomFaults>,
-    /// Maximum age of a machine, after which the cloud takes it away. Default: no maximum.
+    /// Maximum age of a machine, after which the cloud removes it. Default: no maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Duration>,
     /// True if node auto-provisioning created the pool. Such a pool is deleted when it is empty.
@@ -368,7 +368,7 @@ pub struct Instance {
     pub resize_request: Option<String>,
 }
 
-/// Fields with what is wrong with them.
+/// Fields, each with its problem.
 type FieldProblems = Vec<(String, String)>;
 
 impl NodePoolSpec {
@@ -560,7 +560,7 @@ impl NodePoolSpec {
             let count = counts.entry(&devices.driver).or_default();
             *count = count.saturating_add(devices.count.max(0));
             if *count > DEVICES_MAX {
-                problem("count", format!("a machine has {count} devices of this driver, and {DEVICES_MAX} at most"));
+                problem("count", format!("{count} devices of this driver in one machine are more than {DEVICES_MAX}"));
             }
             for (name, value) in &devices.attributes {
                 let set = [value.string.is_some(), value.int.is_some(), value.bool.is_some(), value.version.is_some()];
@@ -575,7 +575,7 @@ impl NodePoolSpec {
         problems
     }
 
-    /// A TPU topology that is none, or a number of machines that is not a whole slice.
+    /// A text that is not a TPU topology, or a number of machines that is not a whole slice.
     fn slice_problems(&self) -> FieldProblems {
         let mut problems = FieldProblems::new();
         let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
@@ -589,7 +589,10 @@ impl NodePoolSpec {
         };
         let field = if self.tpu_topology.is_some() { "tpuTopology" } else { "machine.accelerator.topology" };
         if !accelerator.is_tpu() {
-            problem(field, format!("{} has no topology: only types that start with \"tpu-\" have", accelerator.r#type));
+            problem(
+                field,
+                format!("{} has no topology: only types that start with \"tpu-\" have one", accelerator.r#type),
+            );
             return problems;
         }
         let count = accelerator.count.max(1);
@@ -619,7 +622,7 @@ impl NodePoolSpec {
         problems
     }
 
-    /// Amounts that are no quantities.
+    /// Amounts that are not quantities.
     fn quantity_problems(&self) -> FieldProblems {
         let mut problems = FieldProblems::new();
         let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));

@@ -84,8 +84,8 @@ pub(crate) async fn handle(
     }
 }
 
-/// Sends the body of a response over a WebSocket if the request asks for that protocol. Some clients
-/// read logs in this way.
+/// Sends the body of a response over a WebSocket if the request asks for that protocol. Some
+/// clients read logs in this way.
 pub(crate) fn over_websocket(wire: Wire<'_>, response: Response<Body>) -> Result<Response<Body>, Status> {
     if response.status() != StatusCode::OK || !upgrade::is_websocket(wire.headers) {
         return Ok(response);

@@ -28,8 +28,8 @@ pub type Command = Box<dyn FnOnce(StreamIo) -> BoxFuture<'static, Result<ExitSta
 /// Connects a stream to a port of a pod, and returns when either side has closed it.
 pub type Forward = Arc<dyn Fn(u16, Box<dyn Duplex>) -> BoxFuture<'static, Result<(), RuntimeError>> + Send + Sync>;
 
-/// Opens a TCP connection to an address of a pod or of another machine. This process may be unable to
-/// reach the pod network by itself.
+/// Opens a TCP connection to an address of a pod or of another machine. This process may be unable
+/// to reach the pod network by itself.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> + Send + Sync>;
 
 /// Streams of the programs in pods: replaces the servers of the kubelets.

@@ -63,9 +63,9 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     Err(Status::timeout(format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), PROCESSED_AFTER))
 }
 
-/// Gives a pod that will be evicted the condition `DisruptionTarget`, which failure policies of Jobs
-/// match. Returns the pod's new revision. `None` if no budget counts the pod and another client
-/// changed it: then the eviction must be decided again.
+/// Gives a pod that will be evicted the condition `DisruptionTarget`, which failure policies of
+/// Jobs match. Returns the pod's new revision. `None` if no budget counts the pod and another
+/// client changed it: then the eviction must be decided again.
 pub(super) async fn mark(call: &Call, mut record: Arc<Record>, allowed: Allowed) -> Result<Option<u64>, Status> {
     for _ in 0..ATTEMPTS {
         let mut pod = record.value().as_ref().clone();

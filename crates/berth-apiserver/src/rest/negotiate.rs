@@ -54,7 +54,8 @@ pub(crate) struct Negotiated {
     pub(crate) encoding: Encoding,
     /// True if the clause requests an indented response.
     pub(crate) pretty: bool,
-    /// True if the response may omit `managedFields`. No header requests this; see [`super::Choices`].
+    /// True if the response may omit `managedFields`. No header requests this; see
+    /// [`super::Choices`].
     pub(crate) lean: bool,
 }
 

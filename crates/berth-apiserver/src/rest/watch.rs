@@ -31,7 +31,7 @@ use crate::{Body, protobuf};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Duration of a watch without `timeoutSeconds`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// Duration of a long watch, whatever `timeoutSeconds` says. The only bookmark is the last one.
+/// Duration of a long watch, regardless of `timeoutSeconds`. The only bookmark is the last one.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time from the last bookmark to the end, so that the client resumes from a recent revision.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::verifier::{Anybody, Verifier};
+use super::verifier::{AnyKeyHolder, Verifier};
 use crate::Objects;
 use crate::pki::Identity;
 use berth_kinds::client_config::certificates;
@@ -52,7 +52,7 @@ pub(crate) fn authenticated(
     identity: Option<&Identity>,
 ) -> Result<Arc<rustls::ClientConfig>, String> {
     let verifier: Arc<dyn ServerCertVerifier> = match bundle.filter(|bundle| !bundle.is_empty()) {
-        _ if insecure => Arc::new(Anybody::new(provider())),
+        _ if insecure => Arc::new(AnyKeyHolder::new(provider())),
         Some(bundle) => trusting(bundle)?,
         None => trusting_system()?,
     };

@@ -93,15 +93,15 @@ impl ServerCertVerifier for Verifier {
 
 /// Accepts any server that has the key of its certificate (`insecureSkipTLSVerify`).
 #[derive(Debug)]
-pub(super) struct Anybody(Arc<CryptoProvider>);
+pub(super) struct AnyKeyHolder(Arc<CryptoProvider>);
 
-impl Anybody {
-    pub(super) fn new(provider: Arc<CryptoProvider>) -> Anybody {
-        Anybody(provider)
+impl AnyKeyHolder {
+    pub(super) fn new(provider: Arc<CryptoProvider>) -> AnyKeyHolder {
+        AnyKeyHolder(provider)
     }
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyKeyHolder {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

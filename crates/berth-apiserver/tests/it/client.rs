@@ -57,7 +57,7 @@ async fn a_lean_client_gets_everything_but_managed_fields() {
     assert_eq!(whole.get("a").await.unwrap().metadata.managed_fields, before);
 }
 
-/// A controller in this process has one bookmark and one watch a day, whatever it asks for.
+/// A controller in this process has one bookmark and one watch a day, regardless of its request.
 #[tokio::test(start_paused = true)]
 async fn a_client_with_long_watches_has_no_idle_traffic_for_a_day() {
     let server = server();

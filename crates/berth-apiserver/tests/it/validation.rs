@@ -485,6 +485,116 @@ async fn nodes_and_storage_kinds_are_validated() {
     ]).await;
 }
 
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+
+#[tokio::test(start_paused = true)]
+async fn device_classes_are_validated() {
+    let server = server();
+    let mut class = named("resource.k8s.io/v1", "DeviceClass");
+    let selector = json!({"cel": {"expression": "device.driver == 'd.example.com'"}});
+    let opaque = json!({"driver": "d.example.com", "parameters": {"share": true}});
+    class["spec"] =
+        json!({"selectors": [selector], "config": [{"opaque": opaque}], "extendedResourceName": "example.com/gpu"});
+    let resource = "/spec/extendedResourceName";
+    let wrong = |name: &str| {
+        format!("spec.extendedResourceName: Invalid value: \"{name}\": must be a valid extended resource name")
+    };
+    let long = format!("example.com/{}", "a".repeat(64));
+    let names = ["gpu", "kubernetes.io/gpu", "x.kubernetes.io/gpu", "requests.example.com/gpu", "invalid_name", &long];
+    for name in names {
+        check(&server, CLASSES, &class, &[(resource, name.into(), &[wrong(name).as_str()])]).await;
+    }
+    check(
+        &server,
+        CLASSES,
+        &class,
+        &[
+            (resource, Value::Null, &[]),
+            (resource, "sub.example.com/my-gpu_1".into(), &[]),
+            ("/spec/selectors/0", json!({}), &["spec.selectors[0].cel: Required value"]),
+            (
+                "/spec/selectors/0/cel/expression",
+                "device.driver ==".into(),
+                &["spec.selectors[0].cel.expression: Invalid value: \"device.driver ==\": compilation failed: …"],
+            ),
+            ("/spec/selectors", vec![selector.clone(); 33].into(), &["spec.selectors: Too many: 33: …"]),
+            ("/spec/config/0", json!({}), &["spec.config[0].opaque: Required value"]),
+            ("/spec/config/0/opaque/driver", "".into(), &["spec.config[0].opaque.driver: Required value"]),
+            ("/spec/config/0/opaque/parameters", Value::Null, &["spec.config[0].opaque.parameters: Required value"]),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_claims_in_a_pods_status_are_those_of_its_specification() {
+    let server = server();
+    let mut pod = named("v1", "Pod");
+    let limits = json!({"example.com/gpu": "2"});
+    pod["spec"] = json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "t"}],
+        "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]});
+    server.post("/api/v1/namespaces/default/pods", pod).await.expect(201);
+    let status = json!({"resourceClaimStatuses": [{"name": "nic", "resourceClaimName": "a-nic-x"}],
+        "extendedResourceClaimStatus": {"resourceClaimName": "a-extended-x", "requestMappings":
+            [{"containerName": "c", "resourceName": "example.com/gpu", "requestName": "container-0-request-0"}]}});
+    let mapping = &status["extendedResourceClaimStatus"]["requestMappings"][0];
+    let mapped = "/extendedResourceClaimStatus/requestMappings";
+    let cases: &[(&str, Value, &[&str])] = &[
+        (mapped, json!([]), &["extendedResourceClaimStatus.requestMappings"]),
+        (
+            mapped,
+            json!([mapping, mapping]),
+            &[
+                "extendedResourceClaimStatus.requestMappings[1].containerName",
+                "extendedResourceClaimStatus.requestMappings[1].resourceName",
+                "extendedResourceClaimStatus.requestMappings[1].requestName",
+            ],
+        ),
+        (
+            "/extendedResourceClaimStatus/requestMappings/0/containerName",
+            "d".into(),
+            &["extendedResourceClaimStatus.requestMappings[0].containerName"],
+        ),
+        (
+            "/extendedResourceClaimStatus/requestMappings/0/resourceName",
+            "example.com/nic".into(),
+            &["extendedResourceClaimStatus.requestMappings[0].resourceName"],
+        ),
+        (
+            "/extendedResourceClaimStatus/requestMappings/0/requestName",
+            "A".into(),
+            &["extendedResourceClaimStatus.requestMappings[0].requestName"],
+        ),
+        (
+            "/extendedResourceClaimStatus/resourceClaimName",
+            "".into(),
+            &["extendedResourceClaimStatus.resourceClaimName"],
+        ),
+        (
+            "/extendedResourceClaimStatus/resourceClaimName",
+            "_".into(),
+            &["extendedResourceClaimStatus.resourceClaimName"],
+        ),
+        ("/resourceClaimStatuses/0/name", "gpu".into(), &["resourceClaimStatuses[0].name"]),
+        ("/resourceClaimStatuses/0/resourceClaimName", "_".into(), &["resourceClaimStatuses[0].resourceClaimName"]),
+    ];
+    for (pointer, value, expected) in cases {
+        let mut changed = status.clone();
+        *changed.pointer_mut(pointer).expect("a field") = value.clone();
+        let answer = server
+            .patch("/api/v1/namespaces/default/pods/a/status", "merge-patch", json!({"status": changed}))
+            .await
+            .expect(422);
+        let causes = answer["details"]["causes"].as_array().expect("causes");
+        let fields: Vec<&str> = causes.iter().map(|cause| cause["field"].as_str().expect("a field")).collect();
+        let expected: Vec<String> = expected.iter().map(|field| format!("status.{field}")).collect();
+        assert_eq!(fields, expected, "{pointer} = {value}");
+    }
+    let whole = json!({"status": status});
+    let written = server.patch("/api/v1/namespaces/default/pods/a/status", "merge-patch", whole).await.expect(200);
+    assert_eq!(written["status"]["extendedResourceClaimStatus"], status["extendedResourceClaimStatus"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn endpoints_classes_bindings_and_schedules_are_validated() {
     let server = server();

@@ -20,8 +20,9 @@ pub struct Packed {
 pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> NodeState) -> Packed {
     let mut packed = Packed::default();
     let mut cluster_with_new: Option<Cluster> = None;
-    // Per scheduling class, the first node to try: equal pods do not fit on the nodes before it.
-    let mut cursors: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+    // Per scheduling class and devices, the first node to try: equal pods do not fit on the nodes before
+    // it.
+    let mut cursors: BTreeMap<(Arc<str>, Option<String>), usize> = BTreeMap::new();
     let empty = make(0);
     for (position, pod) in pods.iter().enumerate() {
         if pod.depends_on_pods() {
@@ -50,7 +51,14 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
             }
             continue;
         }
-        let cursor = cursors.entry(pod.class().clone()).or_insert(0);
+        let asked = pod.devices().map(|needs| needs.asked());
+        let mut alone = 0;
+        let cursor = match asked {
+            // A pod with devices has no equal.
+            Some(None) => &mut alone,
+            Some(asked) => cursors.entry((pod.class().clone(), asked)).or_insert(0),
+            None => cursors.entry((pod.class().clone(), None)).or_insert(0),
+        };
         while *cursor < packed.nodes.len() && fits(pod, &packed.nodes[*cursor], &Resources::default()).is_err() {
             *cursor += 1;
         }

@@ -14,6 +14,7 @@ use berth_runtime::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
@@ -26,7 +27,7 @@ use super::view::{View, is_node_bound};
 use crate::Site;
 use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::{Classes, Promised, booked};
-use crate::scheduling::{PodInfo, Storage};
+use crate::scheduling::{PodInfo, Storage, allocation, created_claims};
 use crate::storage::facts;
 
 /// Adds the autoscaler, unless the configuration disables it.
@@ -39,6 +40,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let pools: Cache<NodePool> = manager.cache();
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let claims: Cache<PersistentVolumeClaim> = manager.cache();
+    let devices = Devices { claims: manager.cache(), classes: manager.cache(), slices: manager.cache() };
     let autoscaler = Autoscaler {
         active: pods.index(|pod| {
             let info = PodPlace::of(pod);
@@ -51,6 +53,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         claims: claims.clone(),
         volumes: manager.cache(),
         classes: manager.cache(),
+        devices: devices.clone(),
         provisioning_classes: Classes::of(manager),
         promised: Promised::of(manager),
         client: manager.client(),
@@ -67,11 +70,13 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         interval: configuration.autoscaling.scan_interval.0,
     };
     let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan.clone());
+    let (on_device_claim, on_device_class) = (scan.clone(), scan.clone());
     builder
         .watch(&pods, move |delta| {
-            // Only pods that become unschedulable, are bound or terminate are relevant.
-            let old = delta.old.as_deref().and_then(PodPlace::of);
-            let new = delta.new.as_deref().and_then(PodPlace::of);
+            // Only pods that become unschedulable, are bound or terminate are relevant, and the claims
+            // that are created for them.
+            let old = delta.old.as_deref().and_then(|pod| Some((PodPlace::of(pod)?, created_claims(pod))));
+            let new = delta.new.as_deref().and_then(|pod| Some((PodPlace::of(pod)?, created_claims(pod))));
             on_pod.next(old != new)
         })
         .watch(&nodes, move |_| on_node.next(true))
@@ -83,8 +88,42 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
             let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| claim.as_deref().map(facts::is_bound);
             scan.next(is_bound(&delta.old) != is_bound(&delta.new))
         })
+        .watch(&devices.claims, move |delta| {
+            // A claim that is created may have been the only obstacle of a pod besides a node, and
+            // released devices may be enough for it.
+            let has_devices = |claim: &Option<Arc<ResourceClaim>>| claim.as_deref().map(|it| allocation(it).is_some());
+            on_device_claim.next(has_devices(&delta.old) != has_devices(&delta.new))
+        })
+        .watch(&devices.classes, move |_| on_device_class.next(true))
         .concurrency(1)
         .run(autoscaler);
+}
+
+/// Claims, classes and devices of dynamic resource allocation.
+#[derive(Clone)]
+struct Devices {
+    claims: Cache<ResourceClaim>,
+    classes: Cache<DeviceClass>,
+    slices: Cache<ResourceSlice>,
+}
+
+impl Devices {
+    /// Adds them to a storage, if any of the pods may need devices.
+    fn add_to(&self, storage: &mut Storage, pods: &[PodInfo]) {
+        let may_need = |pod: &PodInfo| pod.names_claims() || pod.requests.extended().next().is_some();
+        if !pods.iter().any(may_need) {
+            return;
+        }
+        for claim in self.claims.iter() {
+            storage.devices.set_claim(&ObjectKey::of(claim.as_ref()), Some(claim));
+        }
+        for class in self.classes.iter() {
+            storage.devices.set_class(&class.name_any(), Some(class));
+        }
+        for slice in self.slices.iter() {
+            storage.devices.set_slice(&slice.name_any(), Some(slice));
+        }
+    }
 }
 
 /// How the autoscaler counts a pod that has not terminated.
@@ -158,6 +197,7 @@ struct Autoscaler {
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
     classes: Cache<StorageClass>,
+    devices: Devices,
     provisioning_classes: Classes,
     promised: Promised,
     client: Client,
@@ -239,7 +279,11 @@ impl Autoscaler {
                 storage.set_class(&class.name_any(), Some(class));
             }
         }
-        pods.into_iter().map(|pod| Arc::new(pod.with_volumes(&storage))).collect()
+        self.devices.add_to(&mut storage, &pods);
+        let backed = |pod: PodInfo| {
+            if storage.devices.backs_any(&pod.requests) { pod.with_backed(true) } else { pod }
+        };
+        pods.into_iter().map(|pod| Arc::new(backed(pod).with_volumes(&storage))).collect()
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, Memory> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus};
+use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Site;
 use crate::pools::{REMOVAL_TAINT, template};
-use crate::scheduling::PodInfo;
+use crate::scheduling::{PodInfo, Storage};
 
 fn configuration(more: Value) -> ClusterConfiguration {
     let mut spec = json!({ "autoscaling": { "unneededTime": "60s", "delayAfterAdd": "0s" } });
@@ -55,6 +56,80 @@ fn gpu_pod(name: &str, count: i64, more: Value) -> Arc<PodInfo> {
     let pod: Pod =
         serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec })).unwrap();
     Arc::new(PodInfo::new(Arc::new(pod)))
+}
+
+/// The devices of a driver whose class backs an extended resource, as a cluster without nodes knows them.
+fn storage() -> Storage {
+    let mut storage = Storage::default();
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu",
+        "selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}});
+    storage.devices.set_class("gpu", Some(Arc::new(serde_json::from_value(class).unwrap())));
+    storage
+}
+
+/// A pod that claims devices.
+fn claiming_pod(storage: &mut Storage, name: &str, count: i64) -> Arc<PodInfo> {
+    let request =
+        json!({"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}});
+    let claim = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"devices": {"requests": [request]}}});
+    let claim = Arc::new(serde_json::from_value(claim).unwrap());
+    storage.devices.set_claim(&ObjectKey::namespaced("ns", name), Some(claim));
+    gpu_pod(name, 0, json!({ "resourceClaims": [{ "name": "gpu", "resourceClaimName": name }] }))
+}
+
+fn resolved(pods: &[Arc<PodInfo>], storage: &Storage) -> Vec<Arc<PodInfo>> {
+    pods.iter().map(|pod| Arc::new(pod.with_volumes(storage))).collect()
+}
+
+fn device_pool(name: &str, nodes: i32, count: i64) -> Arc<NodePool> {
+    let devices = json!([{ "driver": "gpu.example.com", "name": "gpu", "count": count }]);
+    pool(name, "e2-standard-16", nodes, 10, json!({ "devices": devices }))
+}
+
+#[test]
+fn a_pool_grows_by_the_machines_whose_devices_pending_pods_claim() {
+    let pools = [device_pool("four", 0, 4), pool("none", "e2-standard-8", 0, 10, json!({}))];
+    let mut storage = storage();
+    let pods: Vec<_> = (0..5).map(|i| claiming_pod(&mut storage, &format!("p{i}"), 2)).collect();
+    let plan = scale_up(&view(&pools, Vec::new(), resolved(&pods, &storage)), &configuration(json!({})));
+    assert_eq!(growths(&plan), [("four".into(), 0, 3, 5)], "two pods on each machine");
+    let large = [claiming_pod(&mut storage, "large", 5)];
+    let plan = scale_up(&view(&pools, Vec::new(), resolved(&large, &storage)), &configuration(json!({})));
+    assert_eq!(growths(&plan), []);
+    let reasons: Vec<_> = plan.unhelped.into_values().collect();
+    assert_eq!(reasons, ["pod didn't trigger scale-up: 2 cannot allocate all claims"]);
+}
+
+#[test]
+fn machines_that_start_or_are_ordered_have_the_devices_that_they_will_publish() {
+    let ordered = device_pool("four", 2, 4);
+    let mut starting = nodes(&ordered);
+    starting.truncate(1);
+    let mut storage = storage();
+    let pods: Vec<_> = (0..5).map(|i| claiming_pod(&mut storage, &format!("p{i}"), 2)).collect();
+    let view = |pods: &[Arc<PodInfo>], storage: &Storage| {
+        View::new(vec![ordered.clone()], starting.clone(), Vec::new(), resolved(pods, storage), site())
+    };
+    let plan = scale_up(&view(&pods[..4], &storage), &configuration(json!({})));
+    assert_eq!(growths(&plan), [], "the node and the ordered machine have eight devices");
+    assert_eq!(growths(&scale_up(&view(&pods, &storage), &configuration(json!({})))), [("four".into(), 2, 3, 1)]);
+    // The node has published one device only: the others are broken.
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "gpu.example.com", "nodeName": "four-0",
+        "pool": {"name": "four-0", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "gpu-0"}]}});
+    storage.devices.set_slice("s", Some(Arc::new(serde_json::from_value(slice).unwrap())));
+    let plan = scale_up(&view(&pods[..4], &storage), &configuration(json!({})));
+    assert_eq!(growths(&plan), [("four".into(), 2, 3, 2)]);
+}
+
+#[test]
+fn a_pool_grows_for_extended_resources_that_its_devices_back() {
+    let pools = [device_pool("four", 0, 4)];
+    let storage = storage();
+    let gpus = json!([{ "name": "c", "resources": { "requests": { "example.com/gpu": "3" } } }]);
+    let pods: Vec<_> = ["a", "b"].map(|name| gpu_pod(name, 0, json!({ "containers": gpus }))).into();
+    let backed: Vec<_> = pods.iter().map(|pod| Arc::new(pod.with_backed(true))).collect();
+    let plan = scale_up(&view(&pools, Vec::new(), resolved(&backed, &storage)), &configuration(json!({})));
+    assert_eq!(growths(&plan), [("four".into(), 0, 2, 2)]);
 }
 
 fn view(pools: &[Arc<NodePool>], bound: Vec<Arc<PodInfo>>, pending: Vec<Arc<PodInfo>>) -> View {

@@ -7,9 +7,11 @@ use berth_api::berth::{NodePool, Provisioning};
 use berth_apimachinery::well_known;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::ResourceExt;
 
 use crate::Site;
+use crate::devices::slices_of;
 use crate::pools::{POOL_LABEL, REMOVAL_TAINT, has_taint, is_ready, request_of, template, zones};
 use crate::replicas::daemon_set;
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, place};
@@ -77,9 +79,10 @@ impl View {
         self
     }
 
-    /// A new node with its daemon pods.
+    /// A new node with its daemon pods, and the devices that it will publish.
     pub fn with_daemons(&self, node: Node) -> NodeState {
         let mut state = NodeState::new(Arc::new(node));
+        state.expected = self.expected(&state.node);
         for (set, sample) in &self.daemons {
             if daemon_set::pod::eligibility(sample, &state.node).should_run {
                 let mut pod = daemon_set::pod::pod_for(set, state.name(), "");
@@ -88,6 +91,12 @@ impl View {
             }
         }
         state
+    }
+
+    /// The devices that a node publishes once it is ready.
+    fn expected(&self, node: &Node) -> Vec<Arc<ResourceSlice>> {
+        let pool = node.labels().get(POOL_LABEL).and_then(|pool| self.pools.get(pool));
+        pool.map(|pool| slices_of(node, pool)).unwrap_or_default().into_values().map(Arc::new).collect()
     }
 
     /// Nodes and the pods on them. Nodes that are still starting count as ready, and ordered
@@ -111,12 +120,16 @@ impl View {
                     {
                         let state = self.with_daemons(completed(pool, node, &self.site));
                         cluster.set_node(state.node.clone());
+                        cluster.expect_slices(state.name(), state.expected.clone());
                         // Existing daemon pods are already counted.
                         for pod in state.pods.values().filter(|pod| !self.has_daemon(pod, state.name())) {
                             cluster.place(pod.clone(), state.name());
                         }
                     }
-                    _ => cluster.set_node(node.clone()),
+                    _ => {
+                        cluster.set_node(node.clone());
+                        cluster.expect_slices(&node.name_any(), self.expected(node));
+                    }
                 }
             }
         }

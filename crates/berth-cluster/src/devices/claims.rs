@@ -1,5 +1,5 @@
-//! Claims of pods: a pod's `resourceClaimTemplateName` becomes a ResourceClaim that the pod owns, and
-//! the pod's status has its name.
+//! Claims of pods: a pod's `resourceClaimTemplateName` becomes a ResourceClaim that the pod owns,
+//! and the pod's status has its name.
 
 use std::sync::Arc;
 

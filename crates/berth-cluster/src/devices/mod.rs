@@ -15,6 +15,8 @@ mod users;
 
 use berth_runtime::Manager;
 
+pub use publish::slices_of;
+
 /// Finalizer of claims that have devices.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 

@@ -42,7 +42,18 @@ pub(super) fn install(manager: &mut Manager) {
             if changed { by_pool.keys(&delta.latest().name_any()) } else { Vec::new() }
         })
         .watch(&slices, |delta| node_owner(delta.latest()).map(ObjectKey::cluster))
-        .run(Publisher { client, pools, nodes, by_node, slices, classes });
+        .run(Publisher { client: client.clone(), pools: pools.clone(), nodes, by_node, slices });
+    let by_class = pools.index(|pool| pool.spec.devices.iter().filter_map(|it| it.device_class.clone()).collect());
+    manager
+        .controller("device-classes")
+        .watch_self(&pools)
+        .watch(
+            &classes,
+            move |delta| {
+                if delta.new.is_none() { by_class.keys(&delta.latest().name_any()) } else { Vec::new() }
+            },
+        )
+        .run(ClassMaker { client, pools, classes });
 }
 
 /// The node for which this controller made the slice.
@@ -51,7 +62,16 @@ fn node_owner(slice: &ResourceSlice) -> Option<&str> {
     slice.spec.node_name.as_deref()
 }
 
-/// The slices of a node, by name.
+/// The slices that a node of a pool publishes once it is ready, by name. The pool of an invalid
+/// specification publishes none.
+pub fn slices_of(node: &Node, pool: &NodePool) -> BTreeMap<String, ResourceSlice> {
+    let devices = &pool.spec.devices;
+    if devices.is_empty() || !pool.spec.problems("spec").is_empty() {
+        return BTreeMap::new();
+    }
+    wanted(node, &pool.name_any(), devices)
+}
+
 fn wanted(node: &Node, pool: &str, devices: &[PoolDevices]) -> BTreeMap<String, ResourceSlice> {
     let slice = |(driver, devices): (&str, Vec<Device>)| {
         let name = format!("{}-{driver}", node.name_any());
@@ -82,7 +102,6 @@ struct Publisher {
     nodes: Cache<Node>,
     by_node: Index<ResourceSlice>,
     slices: Cache<ResourceSlice>,
-    classes: Cache<DeviceClass>,
 }
 
 impl Reconciler for Publisher {
@@ -90,10 +109,7 @@ impl Reconciler for Publisher {
         // The garbage collector deletes the slices of a node that does not exist.
         let Some(node) = self.nodes.get(&key) else { return Ok(Action::Wait) };
         let pool = node.labels().get(POOL_LABEL).and_then(|pool| self.pools.get(&ObjectKey::cluster(pool.as_str())));
-        let devices = pool.as_ref().filter(|pool| pool.spec.problems("spec").is_empty());
-        let devices = devices.map(|pool| pool.spec.devices.as_slice()).unwrap_or_default();
-        let name = pool.as_ref().map(|pool| pool.name_any()).unwrap_or_default();
-        let wanted = wanted(&node, &name, devices);
+        let wanted = pool.map(|pool| slices_of(&node, &pool)).unwrap_or_default();
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         for slice in self.by_node.get(&key.name).iter().filter(|slice| !wanted.contains_key(&slice.name_any())) {
             match berth_runtime::write::delete(&api, &slice.name_any(), &DeleteParams::default()).await {
@@ -106,7 +122,6 @@ impl Reconciler for Publisher {
         if !is_ready(&node) {
             return Ok(Action::Wait);
         }
-        self.ensure_classes(devices).await?;
         for (name, slice) in wanted {
             self.publish(&api, &name, slice).await?;
         }
@@ -114,10 +129,20 @@ impl Reconciler for Publisher {
     }
 }
 
-impl Publisher {
-    /// Creates the named classes that do not exist. Classes of users stay as they are.
-    async fn ensure_classes(&self, devices: &[PoolDevices]) -> Result<(), Error> {
-        for class in pool_classes(devices) {
+/// Creates the device classes that pools name and that do not exist, also for pools without nodes: pods
+/// that request devices make such a pool grow. Classes of users stay as they are.
+struct ClassMaker {
+    client: Client,
+    pools: Cache<NodePool>,
+    classes: Cache<DeviceClass>,
+}
+
+impl Reconciler for ClassMaker {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pool) = self.pools.get(&key).filter(|pool| pool.spec.problems("spec").is_empty()) else {
+            return Ok(Action::Wait);
+        };
+        for class in pool_classes(&pool.spec.devices) {
             if self.classes.get(&ObjectKey::of(&class)).is_some() {
                 continue;
             }
@@ -128,9 +153,11 @@ impl Publisher {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(Action::Wait)
     }
+}
 
+impl Publisher {
     /// Creates the slice, or publishes its changed devices as a new generation of the pool.
     async fn publish(&self, api: &Api<ResourceSlice>, name: &str, mut slice: ResourceSlice) -> Result<(), Error> {
         let written = match self.slices.get(&ObjectKey::cluster(name)) {

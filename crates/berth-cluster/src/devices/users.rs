@@ -49,9 +49,10 @@ fn is_done(pod: &Pod) -> bool {
 #[derive(Debug, PartialEq)]
 enum Step {
     Nothing,
-    /// Write this status: the remaining users, without devices if there are none.
+    /// Write this status: the remaining users, without devices if there are none. A claim without
+    /// devices then loses its finalizer.
     Release(Box<ResourceClaim>),
-    /// Write the claim without its finalizer.
+    /// Write the claim, which is being deleted, without its finalizer.
     Unprotect(Box<ResourceClaim>),
     /// Delete the claim, because its pod has ended.
     Delete,
@@ -75,15 +76,24 @@ fn next_step(claim: &ResourceClaim, pod: impl Fn(&str, &str) -> Option<Arc<Pod>>
         status.reserved_for = (!left.is_empty()).then_some(left);
         return Step::Release(Box::new(claim));
     }
-    if status.allocation.is_none() && claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-        let mut claim = claim.clone();
-        claim.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
-        return Step::Unprotect(Box::new(claim));
+    // The scheduler writes the finalizer before the devices: this is no reason to remove it.
+    if status.allocation.is_none() && claim.metadata.deletion_timestamp.is_some() && is_protected(claim) {
+        return Step::Unprotect(Box::new(unprotected(claim)));
     }
     let owner = claim.owner_references().iter().find(|owner| Some(owner.uid.as_str()) == claim_owner(claim));
     let owner = owner.and_then(|owner| pod(&owner.name, &owner.uid));
     let is_orphan = owner.is_some_and(|pod| is_done(&pod));
     if is_orphan && claim.metadata.deletion_timestamp.is_none() { Step::Delete } else { Step::Nothing }
+}
+
+fn is_protected(claim: &ResourceClaim) -> bool {
+    claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+fn unprotected(claim: &ResourceClaim) -> ResourceClaim {
+    let mut claim = claim.clone();
+    claim.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+    claim
 }
 
 struct Users {
@@ -103,9 +113,7 @@ impl Reconciler for Users {
         // Each write triggers the next reconcile.
         let written = match next_step(&claim, pod) {
             Step::Nothing => return Ok(Action::Wait),
-            Step::Release(claim) => {
-                berth_runtime::write::replace_status(&api, &key.name, &PostParams::default(), &claim).await
-            }
+            Step::Release(claim) => release(&api, &claim).await,
             Step::Unprotect(claim) => {
                 berth_runtime::write::replace(&api, &key.name, &PostParams::default(), claim.as_ref()).await
             }
@@ -126,6 +134,17 @@ impl Reconciler for Users {
         }
         Ok(Action::Wait)
     }
+}
+
+/// Writes the status of a claim. Removes its finalizer if it has no devices any more. If the
+/// process ends in between, the finalizer stays until the claim is deleted.
+async fn release(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
+    let (name, parameters) = (claim.name_any(), PostParams::default());
+    let written = berth_runtime::write::replace_status(api, &name, &parameters, claim).await?;
+    if written.status.as_ref().is_some_and(|status| status.allocation.is_some()) || !is_protected(&written) {
+        return Ok(written);
+    }
+    berth_runtime::write::replace(api, &name, &parameters, &unprotected(&written)).await
 }
 
 #[cfg(test)]
@@ -160,17 +179,24 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_a_pod_that_ended_is_released_then_unprotected_then_deleted() {
+    fn a_claim_of_a_pod_that_ended_is_released_then_deleted_then_unprotected() {
         let used = claim(allocated(), json!([FINALIZER]));
         let Step::Release(released) = next_step(&used, |_, _| Some(pod("Succeeded"))) else { panic!("not released") };
         let status = released.status.as_ref().expect("a status");
         assert_eq!((status.allocation.as_ref(), status.reserved_for.as_ref()), (None, None));
-        let Step::Unprotect(unprotected) = next_step(&released, |_, _| Some(pod("Succeeded"))) else {
-            panic!("not unprotected")
-        };
-        assert!(unprotected.finalizers().is_empty());
-        assert_eq!(next_step(&unprotected, |_, _| Some(pod("Succeeded"))), Step::Delete);
+        assert_eq!(next_step(&released, |_, _| Some(pod("Succeeded"))), Step::Delete);
         // The garbage collector deletes the claim of a pod that does not exist.
-        assert_eq!(next_step(&unprotected, |_, _| None), Step::Nothing);
+        assert_eq!(next_step(&released, |_, _| None), Step::Nothing);
+        let mut deleted = released;
+        deleted.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
+        let Step::Unprotect(unprotected) = next_step(&deleted, |_, _| None) else { panic!("not unprotected") };
+        assert!(unprotected.finalizers().is_empty());
+    }
+
+    #[test]
+    fn the_finalizer_that_the_scheduler_writes_before_the_devices_stays() {
+        let protected = claim(json!({}), json!([FINALIZER]));
+        assert_eq!(next_step(&protected, |_, _| Some(pod("Pending"))), Step::Nothing);
     }
 }

@@ -82,7 +82,7 @@ impl Graph {
     /// Adds or updates an object. Returns the UIDs of the objects to reconcile.
     pub fn set(&mut self, uid: &str, record: Record) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
-        // Most changes, such as those of a status, are none to the graph.
+        // Most changes, such as those of a status, do not change the graph.
         if self.records.get(uid) == Some(&record) {
             return affected;
         }

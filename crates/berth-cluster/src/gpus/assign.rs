@@ -1,8 +1,9 @@
 //! Which pod holds which simulated GPU of a node.
 //!
-//! A real device plugin chooses GPUs when a pod starts, and the pod keeps them. Here they are chosen
-//! when a pod is first seen by a request of the metrics: the free GPUs with the lowest numbers, for
-//! pods in the order of their start. After a restart, pods may hold other GPUs of their node.
+//! A real device plugin chooses GPUs when a pod starts, and the pod keeps them. Here they are
+//! chosen when a pod is first seen by a request of the metrics: the free GPUs with the lowest
+//! numbers, for pods in the order of their start. After a restart, pods may hold other GPUs of
+//! their node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -17,8 +18,8 @@ pub(super) struct Holder {
     pub container: String,
 }
 
-/// The containers of a pod that hold GPUs, with their number. None if the pod is not bound to a node
-/// or has ended.
+/// The containers of a pod that hold GPUs, with their number. None if the pod is not bound to a
+/// node or has ended.
 pub(super) fn holders(pod: &Pod) -> impl Iterator<Item = (Holder, usize)> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());

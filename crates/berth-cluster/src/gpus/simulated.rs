@@ -9,8 +9,8 @@
 //! | `berth.dev/gpu-memory-usage` | memory in use of each GPU of the pod, such as `90%` |
 //!
 //! Power, temperature and clocks follow from the utilization and the model. Faults of the node
-//! ([`NodeFaults`]) show, too: `gpupower` halves the clock, `remapped` is a failed row remapping, and
-//! a failed test `ECC` is XID error 48.
+//! ([`NodeFaults`]) show, too: `gpupower` halves the clock, `remapped` is a failed row remapping,
+//! and a failed test `ECC` is XID error 48.
 
 use berth_api::berth::NodeFaults;
 use berth_pod_runtime::{GpuReading, GpuValues};

@@ -1,5 +1,5 @@
-//! The objects that a set creates: jobs from its templates, with all the labels that tell pods
-//! their position; the headless service by which its pods find each other; and volume claims.
+//! The objects that a set creates: jobs from its templates, with all the labels that contain the
+//! positions of pods; the headless service by which its pods find each other; and volume claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 

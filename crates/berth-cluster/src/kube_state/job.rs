@@ -47,7 +47,10 @@ impl Families {
             active: gauge("kube_job_status_active", "Pods of a Job that have not ended"),
             ready: gauge("kube_job_status_ready", "Ready pods of a Job"),
             succeeded: gauge("kube_job_status_succeeded", "Pods of a Job that succeeded"),
-            failed_pods: gauge("kube_job_status_failed", "Pods of a Job that failed, and why the Job failed"),
+            failed_pods: gauge(
+                "kube_job_status_failed",
+                "Failed pods of a Job; label reason states why the Job failed",
+            ),
             started: gauge("kube_job_status_start_time", "Start of a Job, in seconds since 1970"),
             completed: gauge("kube_job_status_completion_time", "Completion of a Job, in seconds since 1970"),
             complete: gauge("kube_job_complete", "1 for the status of condition Complete of a Job"),

@@ -234,8 +234,8 @@ impl PoolReconciler {
         Ok(())
     }
 
-    /// Ends the pods of a machine of which the cloud gave notice, as a kubelet does when its machine
-    /// shuts down. Without notice the pods are lost with the node.
+    /// Ends the pods of a machine of which the cloud gave notice, as a kubelet does when its
+    /// machine shuts down. Without notice the pods are lost with the node.
     async fn terminate_pods(&self, node: &Node) -> Result<(), Error> {
         if announced_end(node).is_none() {
             return Ok(());

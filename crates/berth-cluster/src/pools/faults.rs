@@ -41,8 +41,8 @@ pub struct FaultPlan {
     pub due: Option<Timestamp>,
 }
 
-/// The random faults that were drawn for each node. They hold until the next one starts or ends, and
-/// a pool is planned much more often.
+/// The random faults that were drawn for each node. They hold until the next one starts or ends,
+/// and a pool is planned much more often.
 #[derive(Debug, Default)]
 pub struct Draws(Mutex<BTreeMap<String, Drawn>>);
 
@@ -266,7 +266,8 @@ mod tests {
                 before = on;
             }
         }
-        // Twenty nodes for a thousand hours: 200 faults of five hours. Some are too short to be seen.
+        // Twenty nodes for a thousand hours: 200 faults of five hours. Some are too short to be
+        // seen.
         assert!((160..=210).contains(&starts), "{starts}");
         assert!((800..=1200).contains(&hours), "{hours} hours");
     }

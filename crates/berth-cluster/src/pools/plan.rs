@@ -196,8 +196,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The times of a new machine: from the order to its registration, then until it is ready, then until
-/// its accelerators are available.
+/// The times of a new machine: from the order to its registration, then until it is ready, then
+/// until its accelerators are available.
 fn delays(pool: &NodePool) -> [SignedDuration; 3] {
     let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
         SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()

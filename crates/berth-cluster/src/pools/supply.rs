@@ -43,8 +43,8 @@ pub fn next_change(pool: &NodePool, now: Timestamp) -> Option<Timestamp> {
     of_periods.chain(supply.random.as_ref().and_then(|random| next_draw(random, now))).min()
 }
 
-/// Number of machines that the cloud will have for the pool at a later time, including those in use.
-/// `None` if the number will be drawn at random.
+/// Number of machines that the cloud will have for the pool at a later time, including those in
+/// use. `None` if the number will be drawn at random.
 pub fn scheduled_stock(pool: &NodePool, at: Timestamp) -> Option<i32> {
     let Some(supply) = &pool.spec.supply else { return Some(i32::MAX) };
     match supply.periods.iter().find(|period| includes(period, at)) {

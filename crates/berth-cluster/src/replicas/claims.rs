@@ -1,5 +1,6 @@
-//! Which pods, ReplicaSets or ControllerRevisions a controller owns: it adopts active ones without a
-//! controller that its selector matches, and releases own ones that the selector no longer matches.
+//! Which pods, ReplicaSets or ControllerRevisions a controller owns: it adopts active ones without
+//! a controller that its selector matches, and releases own ones that the selector no longer
+//! matches.
 
 use berth_api::json::Json;
 use std::sync::Arc;
@@ -51,8 +52,8 @@ pub struct Claims<T> {
     pub release: Vec<Arc<T>>,
 }
 
-/// Sorts objects into owned ones, and those to adopt or release. A deleted owner adopts and releases
-/// nothing.
+/// Sorts objects into owned ones, and those to adopt or release. A deleted owner adopts and
+/// releases nothing.
 pub fn claim<K: Resource, T: Claimed>(
     owner: &K,
     selector: &LabelSelector,

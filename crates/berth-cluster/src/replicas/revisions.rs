@@ -135,8 +135,8 @@ impl Revisions {
         }
     }
 
-    /// The revisions that a set controls. Adopts those that a deleted set with the same labels left,
-    /// for example by `kubectl delete --cascade=orphan`.
+    /// The revisions that a set controls. Adopts those that a deleted set with the same labels
+    /// left, for example by `kubectl delete --cascade=orphan`.
     pub(crate) async fn of<K>(&self, owner: &K, selector: &LabelSelector) -> Result<Vec<Arc<ControllerRevision>>, Error>
     where
         K: Resource<DynamicType = ()>,

@@ -104,8 +104,8 @@ pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], before: Option<&Revision>, now
             return plan;
         }
     }
-    // Scale down, from the highest ordinal. In order, a pod that is not available stays unless it is
-    // the lowest such pod: the others may need it to become available.
+    // Scale down, from the highest ordinal. In order, a pod that is not available stays unless it
+    // is the lowest such pod: the others may need it to become available.
     let surplus = by_ordinal.iter().rev().filter(|(ordinal, _)| !(first..end).contains(ordinal));
     let lowest_broken = by_ordinal.iter().find(|(_, pod)| !is_available(pod)).map(|(ordinal, _)| *ordinal);
     for (ordinal, pod) in surplus {

@@ -12,22 +12,25 @@ use crate::scheduling::{PodInfo, device_claims_of};
 impl State {
     /// Counts the pod on its node, and returns the first write.
     pub(super) fn assume(&mut self, pod: Arc<PodInfo>, node: String) -> Decision {
-        // The needs refer to a state of the devices, which would be copied for the next choice.
-        let pod = if pod.claims_devices() { Arc::new(pod.without_device_needs()) } else { pod };
-        self.count_on(&pod, &node);
+        let pod = self.count_on(pod, &node);
         self.first_write(pod, node)
     }
 
-    /// Counts the pod on its node.
-    pub(super) fn count_on(&mut self, pod: &Arc<PodInfo>, node: &str) {
+    /// Counts the pod on its node, with devices that it gets there. Returns the pod without its needs of
+    /// devices: they refer to a state of the devices, which would be copied for the next choice.
+    pub(super) fn count_on(&mut self, pod: Arc<PodInfo>, node: &str) -> Arc<PodInfo> {
+        let pod = if pod.claims_devices() { Arc::new(pod.without_device_needs()) } else { pod };
         self.stop_waiting(&pod.key);
         self.assumed.insert(pod.key.clone());
         self.cluster.place(pod.clone(), node);
-        if pod.claims_devices()
-            && let Some(node) = self.cluster.node(node)
-        {
-            self.storage.devices.choose(pod, node);
+        let chosen = self.cluster.node(node).filter(|_| pod.claims_devices()).and_then(|node| {
+            let needs = self.storage.devices.needs(&pod.pod).behind(self.ahead_of(&pod));
+            needs.on(node).ok()
+        });
+        if let Some(choices) = chosen {
+            self.storage.devices.take(&pod.key, choices);
         }
+        pod
     }
 
     /// The first write for a pod that counts on its node.

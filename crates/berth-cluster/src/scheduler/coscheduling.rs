@@ -151,7 +151,7 @@ impl State {
         round: &mut Round,
         decisions: &mut Vec<Decision>,
     ) {
-        self.count_on(&pod, &node);
+        let pod = self.count_on(pod, &node);
         let timeout = self.gangs.pod_group(gang).and_then(|group| group.spec.schedule_timeout_seconds);
         let wait = timeout.map_or(settings.permit_wait, |seconds| SignedDuration::from_secs(seconds.max(0).into()));
         let until = round.now.saturating_add(wait).unwrap_or(Timestamp::MAX);

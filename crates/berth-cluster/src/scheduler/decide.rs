@@ -10,7 +10,7 @@ use super::gangs::{Gang, GangKind};
 use super::profile::Profile;
 use super::state::{Decision, State, Turn, Waiting};
 use crate::scheduling::{
-    Placement, PodInfo, Preemption, Resources, Unfit, fits, place_by, preempt, unschedulable_message,
+    DeviceNeeds, Placement, PodInfo, Preemption, Resources, Unfit, fits, place_by, preempt, unschedulable_message,
 };
 
 /// One round of decisions.
@@ -179,14 +179,16 @@ impl State {
             Placement::Node(node) => return Ok(node),
             Placement::Nowhere { reasons, preemptible } => (reasons, preemptible),
         };
-        let outcome = if profile.preemption {
-            preempt(pod, &self.cluster, &preemptible)
-        } else {
-            Preemption::Impossible(String::new())
+        let outcome = match self.release_devices(pod, &reasons) {
+            Some(claim) => Preemption::Impossible(format!("resourceclaim \"{claim}\" is released.")),
+            None if profile.preemption => self.preempt_for(pod, &preemptible),
+            None => Preemption::Impossible(String::new()),
         };
         let (text, nominated, victims) = match outcome {
             Preemption::Possible { node, victims } => {
-                self.cluster.nominate(pod.clone(), &node);
+                // Its needs refer to a state of the devices, which would be copied for each change.
+                let pod = if pod.claims_devices() { Arc::new(pod.without_device_needs()) } else { pod.clone() };
+                self.cluster.nominate(pod, &node);
                 (String::new(), Some(node), victims)
             }
             Preemption::Impossible(text) => (text, None, Vec::new()),
@@ -196,6 +198,31 @@ impl State {
             round.hopeless.insert(class, message.clone());
         }
         Err(Unplaced { message, nominated, victims })
+    }
+
+    /// The pods to evict for a pod. Claims of ended pods count as released, because they soon are.
+    fn preempt_for(&self, pod: &Arc<PodInfo>, preemptible: &[String]) -> Preemption {
+        let is_lower = |other: &Arc<PodInfo>| other.priority < pod.priority;
+        let mut nodes = preemptible.iter().filter_map(|name| self.cluster.node(name));
+        let is_alive = |key: &ObjectKey, uid: &str| {
+            let waiting = || self.waiting.get(key).map(|waiting| &waiting.pod);
+            self.cluster.pod(key).or_else(waiting).is_some_and(|pod| pod.uid() == uid)
+        };
+        // Without pods to evict, the claims need not be looked up.
+        let after = nodes.any(|node| node.pods.values().any(is_lower)).then(|| pod.after_releases(is_alive)).flatten();
+        preempt(after.as_ref().unwrap_or(pod), &self.cluster, preemptible)
+    }
+
+    /// Has the devices of a claim released that only this pod uses, if nodes cannot use them. Returns
+    /// the claim's name.
+    fn release_devices(&mut self, pod: &Arc<PodInfo>, reasons: &BTreeMap<Unfit, usize>) -> Option<String> {
+        if !reasons.contains_key(&Unfit::DevicesElsewhere) {
+            return None;
+        }
+        let claim = self.storage.devices.releasable(pod, &self.cluster)?;
+        let name = claim.name.clone();
+        self.ready.push(Decision::Release { pod: pod.clone(), claim });
+        Some(name)
     }
 
     /// Notes that a pod found no node. It is tried again if a gang gives the nodes back that it
@@ -220,7 +247,23 @@ impl State {
 
     /// The pod with the current requirements of its claims.
     pub(super) fn with_volumes(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
-        if !pod.has_claims() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
+        if !pod.has_claims() {
+            return pod;
+        }
+        let resolved = pod.with_volumes(&self.storage);
+        let mut ahead = self.ahead_of(&pod).peekable();
+        let needs = resolved.devices().filter(|_| ahead.peek().is_some()).cloned();
+        Arc::new(needs.map(|needs| resolved.with_device_needs(needs.behind(ahead))).unwrap_or(resolved))
+    }
+
+    /// The device needs of pods that are at least as important as this one, and are nominated for nodes.
+    pub(super) fn ahead_of(&self, pod: &PodInfo) -> impl Iterator<Item = (String, DeviceNeeds)> {
+        let is_ahead = move |other: &PodInfo| {
+            let claims_devices = pod.claims_devices() && other.claims_devices();
+            claims_devices && other.key != pod.key && other.priority >= pod.priority
+        };
+        let nominated = self.cluster.all_nominated().filter(move |(_, other)| is_ahead(other));
+        nominated.map(|(node, other)| (node.to_owned(), self.storage.devices.needs(&other.pod)))
     }
 
     /// The decision for a pod that no node can take for this reason; `None` if its condition has

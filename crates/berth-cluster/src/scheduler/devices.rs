@@ -83,6 +83,26 @@ impl Scheduler {
         }
     }
 
+    /// Releases the devices of a claim that only this pod uses. Returns false if that must be tried again.
+    pub(super) async fn release(&self, pod: &PodInfo, key: &ObjectKey) -> bool {
+        let Some(claim) = lock(&self.state).device_claim(key) else { return true };
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        let mut claim = claim.as_ref().clone();
+        let status = claim.status.get_or_insert_default();
+        (status.allocation, status.reserved_for, status.devices) = (None, None, None);
+        match berth_runtime::write::replace_status(&api, &key.name, &PostParams::default(), &claim).await {
+            Ok(written) => self.device_claims.observe(written),
+            // The watch shows the newer state, and the pod is tried again.
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            Err(error) => {
+                let error = berth_runtime::brief(&error);
+                tracing::warn!(pod = %pod.key, claim = %key, %error, "the devices of a claim cannot be released");
+                return false;
+            }
+        }
+        true
+    }
+
     /// Deletes a claim that an earlier attempt made for a pod's extended resources. Returns false if
     /// that must be tried again.
     pub(super) async fn discard(&self, pod: &PodInfo, key: &ObjectKey) -> bool {

@@ -227,6 +227,7 @@ impl Scheduler {
             Decision::Bind { pod, node } => self.bind(&pod, &node).await,
             Decision::Prepare { pod, node, choices } => self.prepare(&pod, &node, &choices).await,
             Decision::Discard { pod, claim } => self.discard(&pod, &claim).await,
+            Decision::Release { pod, claim } => self.release(&pod, &claim).await,
             Decision::Hold { pod, message } => {
                 self.recorder(&pod).event(pod.pod.as_ref(), EventType::Normal, "WaitingForPodGroup", &message);
                 true

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use berth_api::scheduling::PodGroup;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodResourceClaimStatus,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -19,7 +17,8 @@ use kube::ResourceExt;
 use super::gangs::{Gang, GangKind, Gangs};
 use super::profile::Profile;
 use crate::scheduling::{
-    Choice, Cluster, ExtendedClaim, PodInfo, Resources, Storage, claim_pod, fits, is_extended_claim, is_free,
+    Choice, Cluster, ExtendedClaim, PodInfo, Resources, Storage, claim_pod, created_claims, fits, is_extended_claim,
+    is_free,
 };
 use crate::storage::facts::claim_key;
 
@@ -70,6 +69,14 @@ pub enum Decision {
     /// Delete a claim that an earlier attempt made for the pod's extended resources, before the pod is
     /// tried again.
     Discard {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// The claim.
+        claim: ObjectKey,
+    },
+    /// Release the devices of a claim that only this pod uses, because no node can use them that the pod
+    /// fits on.
+    Release {
         /// The pod.
         pod: Arc<PodInfo>,
         /// The claim.
@@ -644,9 +651,4 @@ impl State {
             self.forget_uses(&pod);
         }
     }
-}
-
-/// The claims that were created for a pod.
-fn created_claims(pod: &Pod) -> Option<&Vec<PodResourceClaimStatus>> {
-    pod.status.as_ref()?.resource_claim_statuses.as_ref()
 }

@@ -204,7 +204,7 @@ impl State {
                 }
                 return Err(format!("the claims of the pods of {} cannot all have volumes or devices", gang.title()));
             }
-            self.count_on(&pod, &node);
+            let pod = self.count_on(pod, &node);
             counted.push(pod.clone());
             if !has_unbound {
                 members.push(Decision::Bind { pod, node });

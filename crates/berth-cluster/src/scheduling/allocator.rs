@@ -6,7 +6,8 @@
 //!
 //! Devices that may be allocated several times (`allowMultipleAllocations`) are allocated once.
 //!
-//! Source: Kubernetes documentation, "Dynamic Resource Allocation", and KEP-4381, KEP-4815, KEP-4816.
+//! Source: Kubernetes documentation, "Dynamic Resource Allocation", and KEP-4381, KEP-4815,
+//! KEP-4816.
 
 use std::collections::{BTreeMap, BTreeSet};
 

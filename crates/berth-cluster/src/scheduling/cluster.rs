@@ -6,6 +6,7 @@ use std::sync::Arc;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::ResourceSlice;
 
 use super::matching::Labels;
 use super::{PodInfo, Resources};
@@ -21,6 +22,10 @@ pub struct NodeState {
     pub used: Resources,
     /// Its pods that have not terminated.
     pub pods: BTreeMap<ObjectKey, Arc<PodInfo>>,
+    /// UIDs of the pods that preemption would evict. Their devices count as free.
+    pub evicted: BTreeSet<String>,
+    /// Devices that it will publish. Those that it has published count instead.
+    pub expected: Vec<Arc<ResourceSlice>>,
 }
 
 impl NodeState {
@@ -28,7 +33,8 @@ impl NodeState {
     pub fn new(node: Arc<Node>) -> Self {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         let allocatable = allocatable.map(Resources::from_quantities).unwrap_or_default();
-        Self { node, allocatable, used: Resources::default(), pods: BTreeMap::new() }
+        let (used, pods, evicted, expected) = Default::default();
+        Self { node, allocatable, used, pods, evicted, expected }
     }
 
     /// Name of the node.
@@ -70,6 +76,19 @@ impl NodeState {
         let pod = self.pods.remove(key)?;
         self.used.subtract(&pod.requests);
         Some(pod)
+    }
+
+    /// Removes a pod that preemption would evict, with its devices.
+    pub fn evict(&mut self, key: &ObjectKey) {
+        if let Some(pod) = self.remove(key) {
+            self.evicted.insert(pod.uid().to_owned());
+        }
+    }
+
+    /// Adds a pod again that preemption does not have to evict.
+    pub fn put_back(&mut self, pod: Arc<PodInfo>) {
+        self.evicted.remove(pod.uid());
+        self.add(pod);
     }
 }
 
@@ -113,6 +132,7 @@ impl Cluster {
             Some(before) => {
                 state.used = before.used;
                 state.pods = before.pods;
+                state.expected = before.expected;
             }
             None => {
                 for (place, pod) in self.places.values() {
@@ -125,9 +145,17 @@ impl Cluster {
         self.nodes.insert(name, state);
     }
 
+    /// Sets the devices that a node will publish.
+    pub fn expect_slices(&mut self, name: &str, slices: Vec<Arc<ResourceSlice>>) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.expected = slices;
+        }
+    }
+
     /// Adds a new node with its pods.
     pub fn add_node(&mut self, node: &NodeState) {
         self.set_node(node.node.clone());
+        self.expect_slices(node.name(), node.expected.clone());
         for pod in node.pods.values() {
             self.place(pod.clone(), node.name());
         }
@@ -181,6 +209,11 @@ impl Cluster {
     /// Pods nominated for a node.
     pub fn nominated(&self, node: &str) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.nominated.get(node).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// All pods for which preemption made room, with their nodes.
+    pub fn all_nominated(&self) -> impl Iterator<Item = (&str, &Arc<PodInfo>)> {
+        self.nominated.iter().flat_map(|(node, pods)| pods.values().map(move |pod| (node.as_str(), pod)))
     }
 
     /// The name of the node on which a pod is counted.

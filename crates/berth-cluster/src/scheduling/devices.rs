@@ -3,25 +3,32 @@
 //! [`DeviceStore`] has the claims, device classes and published devices. [`DeviceNeeds`] has the
 //! requirements of one pod, evaluated once and then checked for each node. Devices that a decision
 //! chose count as allocated until the API shows it.
+//!
+//! A node must have the devices of a pod beside those of the pods that are placed there without
+//! devices yet (in a plan of several pods, for example of the autoscaler), and those of the pods for
+//! which preemption made room there.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::devices::{backing_class, complete_pools, implicit_class};
 use berth_cel::device::Selector;
 use berth_runtime::ObjectKey;
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodResourceClaimStatus,
+};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceClass,
-    DeviceRequestAllocationResult, ResourceClaim, ResourceClaimSpec, ResourceSlice,
+    DeviceRequestAllocationResult, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimSpec, ResourceSlice,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
 use super::allocator::{DeviceId, Requests, allocate, held};
 use super::extended::{ExtendedClaim, ExtendedNeeds, is_extended_claim};
-use super::matching::{Labels, matches_node_selector};
-use super::{NodeState, PodInfo, Resources, Unfit};
+use super::matching::matches_node_selector;
+use super::{Cluster, NodeState, PodInfo, Resources, Unfit};
 
 /// Maximum number of pods that can use a claim at once.
 const USERS_MAX: usize = 256;
@@ -42,6 +49,8 @@ struct Inventory {
     chosen: BTreeMap<ObjectKey, Arc<AllocationResult>>,
     /// Number of claims that hold each device.
     taken: BTreeMap<DeviceId, usize>,
+    /// Allocated claims by the UIDs of the pods that use them.
+    used: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// Claims that the scheduler made for extended resources, by UID of their pod.
     made: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// Claims for extended resources that are to be made, by pod, until the API shows their devices.
@@ -61,20 +70,23 @@ impl DeviceStore {
         let inventory = Arc::make_mut(&mut self.0);
         if let Some(before) = inventory.claims.remove(key) {
             inventory.forget_made(key, &before);
+            inventory.forget_users(key, &before);
             if let Some(before) = allocation(&before) {
                 inventory.release(before);
             }
+            // Devices that were chosen for a claim do not suit a later claim of the same name.
+            if claim.as_ref().is_none_or(|claim| claim.metadata.uid != before.metadata.uid) {
+                inventory.forget_chosen(key);
+            }
         }
-        let Some(claim) = claim else {
-            self.give_back(key);
-            return;
-        };
+        let Some(claim) = claim else { return };
         if let Some(allocated) = allocation(&claim).cloned() {
             // The API shows the decision, or that of another scheduler.
-            if let Some(chosen) = inventory.chosen.remove(key) {
-                inventory.release(&chosen);
-            }
+            inventory.forget_chosen(key);
             inventory.take(&allocated);
+            for user in users(&claim) {
+                inventory.used.entry(user.uid.clone()).or_default().insert(key.clone());
+            }
         }
         inventory.note_made(key, &claim);
         inventory.claims.insert(key.clone(), claim);
@@ -137,10 +149,9 @@ impl DeviceStore {
         !self.0.classes.is_empty() && requests.extended().any(|(resource, _)| self.0.backing(resource).is_some())
     }
 
-    /// Chooses devices for the unallocated claims and the extended resources of a pod on its node, so
-    /// that no other claim gets them. Chooses nothing if the node does not have them.
-    pub fn choose(&mut self, pod: &PodInfo, node: &NodeState) {
-        let Ok(choices) = self.needs(&pod.pod).on(node) else { return };
+    /// Takes the devices that were chosen for the claims and the extended resources of a pod, so that no
+    /// other claim gets them.
+    pub fn take(&mut self, pod: &ObjectKey, choices: DeviceChoices) {
         let inventory = Arc::make_mut(&mut self.0);
         for (claim, allocation) in choices.claims {
             inventory.take(&allocation);
@@ -148,8 +159,26 @@ impl DeviceStore {
         }
         if let Some(claim) = choices.extended {
             inventory.take(&claim.allocation);
-            inventory.to_make.insert(pod.key.clone(), Arc::new(claim));
+            inventory.to_make.insert(pod.clone(), Arc::new(claim));
         }
+    }
+
+    /// The first claim of a pod whose devices some node cannot use, and that no other pod uses. If its
+    /// devices are released, the pod may get others there.
+    ///
+    /// Source: kube-scheduler's plugin DynamicResources, which takes any of these claims.
+    pub fn releasable(&self, pod: &PodInfo, cluster: &Cluster) -> Option<ObjectKey> {
+        let is_releasable = |claim: &ResourceClaim| {
+            let selector = allocation(claim).and_then(|allocation| allocation.node_selector.as_ref());
+            let is_elsewhere = |node: &NodeState| {
+                selector.is_some_and(|selector| !matches_node_selector(selector, node.name(), node.labels()))
+            };
+            claim.metadata.deletion_timestamp.is_none()
+                && are_users(claim, |user| user.uid == pod.uid())
+                && cluster.nodes().any(is_elsewhere)
+        };
+        let claims = claims_of(&pod.pod).unwrap_or_default();
+        claims.into_iter().find(|key| self.claim(key).is_some_and(|claim| is_releasable(claim)))
     }
 
     /// Reverts the choice for the extended resources of a pod.
@@ -162,10 +191,7 @@ impl DeviceStore {
     /// Reverts the choice for a claim.
     pub fn give_back(&mut self, claim: &ObjectKey) {
         if self.0.chosen.contains_key(claim) {
-            let inventory = Arc::make_mut(&mut self.0);
-            if let Some(chosen) = inventory.chosen.remove(claim) {
-                inventory.release(&chosen);
-            }
+            Arc::make_mut(&mut self.0).forget_chosen(claim);
         }
     }
 
@@ -234,12 +260,15 @@ impl Inventory {
         backing_class(resource, self.classes.values().map(|class| &class.object))?.metadata.name.as_deref()
     }
 
-    /// Notes a claim that was made for extended resources. Its devices are those that were chosen.
+    /// Notes a claim that was made for extended resources. If it has the devices that were chosen for
+    /// the pod, the choice is written. The claim of an earlier pod of the same name has other devices.
     fn note_made(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
         let Some(pod) = pod_owner(claim).filter(|_| is_extended_claim(claim)) else { return };
         self.made.entry(pod.uid.clone()).or_default().insert(key.clone());
-        if allocation(claim).is_some() {
-            self.forget_choice(&ObjectKey::namespaced(&key.namespace, &pod.name));
+        let pod = ObjectKey::namespaced(&key.namespace, &pod.name);
+        let written = allocation(claim).map(results);
+        if self.to_make.get(&pod).is_some_and(|chosen| Some(results(&chosen.allocation)) == written) {
+            self.forget_choice(&pod);
         }
     }
 
@@ -253,9 +282,39 @@ impl Inventory {
         }
     }
 
+    fn forget_users(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
+        for user in users(claim) {
+            if let Some(claims) = self.used.get_mut(&user.uid) {
+                claims.remove(key);
+                if claims.is_empty() {
+                    self.used.remove(&user.uid);
+                }
+            }
+        }
+    }
+
+    /// Number of claims that would release each device if these pods were evicted, and pods of `ended`
+    /// are gone.
+    fn freed(&self, evicted: &BTreeSet<String>, ended: &BTreeSet<String>) -> BTreeMap<DeviceId, usize> {
+        let keys: BTreeSet<&ObjectKey> = evicted.iter().filter_map(|uid| self.used.get(uid)).flatten().collect();
+        let claims = keys.into_iter().filter_map(|key| self.claims.get(key));
+        let is_gone = |uid: &String| evicted.contains(uid) || ended.contains(uid);
+        let mut freed = BTreeMap::new();
+        for claim in claims.filter(|claim| are_users(claim, |user| is_gone(&user.uid))) {
+            count_held(claim, &mut freed);
+        }
+        freed
+    }
+
     fn forget_choice(&mut self, pod: &ObjectKey) {
         if let Some(claim) = self.to_make.remove(pod) {
             self.release(&claim.allocation);
+        }
+    }
+
+    fn forget_chosen(&mut self, claim: &ObjectKey) {
+        if let Some(chosen) = self.chosen.remove(claim) {
+            self.release(&chosen);
         }
     }
 
@@ -277,16 +336,25 @@ impl Inventory {
     }
 
     /// The complete pools that a node can use.
-    fn slices_for(&self, node: &str, labels: &Labels) -> Vec<Arc<ResourceSlice>> {
-        let own = self.by_node.get(node).into_iter().flatten();
+    fn slices_for(&self, node: &NodeState) -> Vec<Arc<ResourceSlice>> {
+        let (name, labels) = (node.name(), node.labels());
+        let own = self.by_node.get(name).into_iter().flatten();
         let shared = self.by_node.get("").into_iter().flatten();
-        let slices = own.chain(shared).filter_map(|name| self.slices.get(name));
-        let reaches = |slice: &&Arc<ResourceSlice>| {
+        let slices: Vec<_> = own.chain(shared).filter_map(|name| self.slices.get(name)).cloned().collect();
+        let reaches = |slice: &Arc<ResourceSlice>| {
             slice.spec.node_name.is_some()
                 || slice.spec.all_nodes == Some(true)
-                || slice.spec.node_selector.as_ref().is_some_and(|it| matches_node_selector(it, node, labels))
+                || slice.spec.node_selector.as_ref().is_some_and(|it| matches_node_selector(it, name, labels))
         };
-        complete_pools(&slices.filter(reaches).cloned().collect::<Vec<_>>())
+        let pool = |slice: &ResourceSlice| (slice.spec.driver.clone(), slice.spec.pool.name.clone());
+        let published: BTreeSet<_> = slices.iter().filter(|slice| reaches(slice)).map(|slice| pool(slice)).collect();
+        let is_published = |slice: &Arc<ResourceSlice>| published.contains(&pool(slice));
+        let expected: Vec<_> = node.expected.iter().filter(|slice| !is_published(slice)).cloned().collect();
+        // A pool may have slices for several groups of nodes: it is complete with the slices of all.
+        let mut usable = complete_pools(&slices);
+        usable.retain(reaches);
+        usable.extend(complete_pools(&expected));
+        usable
     }
 
     /// The configuration that a class and a claim have for the devices of these results.
@@ -367,6 +435,29 @@ fn results(allocation: &AllocationResult) -> &[DeviceRequestAllocationResult] {
     allocation.devices.as_ref().and_then(|devices| devices.results.as_deref()).unwrap_or_default()
 }
 
+/// The pods that use a claim.
+fn users(claim: &ResourceClaim) -> impl Iterator<Item = &ResourceClaimConsumerReference> {
+    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    users.filter(|user| is_pod(user))
+}
+
+/// True if all users of a claim are pods of this kind.
+fn are_users(claim: &ResourceClaim, is: impl Fn(&ResourceClaimConsumerReference) -> bool) -> bool {
+    let mut users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    users.all(|user| is_pod(user) && is(user))
+}
+
+fn is_pod(user: &ResourceClaimConsumerReference) -> bool {
+    user.resource == "pods" && user.api_group.as_deref().is_none_or(str::is_empty)
+}
+
+/// Adds the devices of a claim to numbers of claims by device.
+fn count_held(claim: &ResourceClaim, counts: &mut BTreeMap<DeviceId, usize>) {
+    for device in allocation(claim).into_iter().flat_map(|allocation| held(results(allocation))) {
+        *counts.entry(device).or_default() += 1;
+    }
+}
+
 /// UID of the pod for which the claim was created.
 pub fn owner(claim: &ResourceClaim) -> Option<&str> {
     pod_owner(claim).map(|owner| owner.uid.as_str())
@@ -377,6 +468,11 @@ pub fn pod_owner(claim: &ResourceClaim) -> Option<&OwnerReference> {
     let owners = claim.owner_references().iter();
     let mut pods = owners.filter(|owner| owner.kind == "Pod" && owner.controller == Some(true));
     pods.next()
+}
+
+/// The claims that were created for a pod.
+pub fn created_claims(pod: &Pod) -> Option<&Vec<PodResourceClaimStatus>> {
+    pod.status.as_ref()?.resource_claim_statuses.as_ref()
 }
 
 /// The claims of a pod that exist or must exist. A template may say that a pod needs no claim.
@@ -426,6 +522,12 @@ pub struct DeviceNeeds {
     open: Vec<(ObjectKey, Requests)>,
     /// Extended resources that device classes back.
     extended: Option<ExtendedNeeds>,
+    /// Requirements of the pods that come first on a node, because preemption made room for them there.
+    ahead: BTreeMap<String, Vec<DeviceNeeds>>,
+    /// UIDs of pods that have ended, and still have devices.
+    ended: BTreeSet<String>,
+    /// Number of claims of such pods only that hold each device.
+    releases: BTreeMap<DeviceId, usize>,
     inventory: Arc<Inventory>,
 }
 
@@ -433,6 +535,43 @@ impl DeviceNeeds {
     /// True if a node without this extended resource may give devices instead.
     pub fn covers(&self, resource: &str) -> bool {
         self.extended.as_ref().is_some_and(|extended| extended.covers(resource))
+    }
+
+    /// The same requirements behind those of other pods, each with the node on which it comes first.
+    pub fn behind(mut self, others: impl Iterator<Item = (String, DeviceNeeds)>) -> Self {
+        for (node, needs) in others {
+            self.ahead.entry(node).or_default().push(needs);
+        }
+        self
+    }
+
+    /// The same requirements if claims without users are released, as they soon are; `None` if all users
+    /// of claims are alive. `is_alive`: true if the pod of this key and UID has not ended.
+    pub fn after_releases(&self, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> Option<Self> {
+        let mut after = self.clone();
+        for (key, claim) in self.inventory.claims.iter().filter(|(_, claim)| allocation(claim).is_some()) {
+            let has_ended = |user: &ResourceClaimConsumerReference| {
+                !is_alive(&ObjectKey::namespaced(&key.namespace, user.name.as_str()), &user.uid)
+            };
+            after.ended.extend(users(claim).filter(|user| has_ended(user)).map(|user| user.uid.clone()));
+            if are_users(claim, has_ended) {
+                count_held(claim, &mut after.releases);
+            }
+        }
+        (!after.ended.is_empty() || after.expects_releases()).then_some(after)
+    }
+
+    /// True if some devices count as free that are to be released.
+    pub fn expects_releases(&self) -> bool {
+        !self.releases.is_empty()
+    }
+
+    /// What the pod asks for, as text; `None` if it has devices already. Pods of one text get devices on
+    /// the same nodes.
+    pub fn asked(&self) -> Option<String> {
+        let open: Vec<_> = self.open.iter().map(|(_, requests)| requests.spec()).collect();
+        let extended = self.extended.as_ref().map(ExtendedNeeds::spec);
+        self.allocated.is_empty().then(|| serde_json::json!([open, extended]).to_string())
     }
 
     /// The devices of the open claims and of the extended resources on a node.
@@ -448,17 +587,24 @@ impl DeviceNeeds {
             return Err(Unfit::DevicesElsewhere);
         }
         let extended = self.extended.as_ref().and_then(|extended| extended.on(&node.allocatable));
-        let mut requests: Vec<&Requests> = self.open.iter().map(|(_, requests)| requests).collect();
-        if let Some(asked) = &extended {
-            requests.push(asked.requests.as_ref().map_err(|why| Unfit::Claims(why.clone()))?);
+        if let Some(Err(why)) = extended.as_ref().map(|asked| asked.requests.as_ref()) {
+            return Err(Unfit::Claims(why.clone()));
         }
-        if requests.is_empty() {
+        if self.open.is_empty() && extended.is_none() {
             return Ok(DeviceChoices::default());
         }
-        let slices = self.inventory.slices_for(name, labels);
-        let is_taken = |id: &DeviceId| self.inventory.taken.contains_key(id);
+        let others = self.others_on(node);
+        let own = self.open.iter().map(|(_, requests)| requests);
+        let own = own.chain(extended.iter().filter_map(|asked| asked.requests.as_ref().ok()));
+        let requests: Vec<&Requests> = others.iter().map(Cow::as_ref).chain(own).collect();
+        let slices = self.inventory.slices_for(node);
+        let freed = self.inventory.freed(&node.evicted, &self.ended);
+        let is_taken = |id: &DeviceId| {
+            let count = |counts: &BTreeMap<DeviceId, usize>| counts.get(id).copied().unwrap_or(0);
+            count(&self.inventory.taken) > count(&freed) + count(&self.releases)
+        };
         let chosen = allocate(&requests, &slices, &is_taken).map_err(Unfit::Claims)?.ok_or(Unfit::Devices)?;
-        let mut chosen = chosen.into_iter();
+        let mut chosen = chosen.into_iter().skip(others.len());
         let claims = self.open.iter().zip(chosen.by_ref()).map(|((key, requests), results)| {
             (key.clone(), self.inventory.allocation_of(requests.spec(), name, results))
         });
@@ -469,6 +615,24 @@ impl DeviceNeeds {
             spec: asked.spec.clone(),
         });
         Ok(DeviceChoices { claims, extended })
+    }
+
+    /// The requests of other pods that the node must satisfy, too. A claim that this pod shares counts
+    /// once.
+    fn others_on<'a>(&'a self, node: &'a NodeState) -> Vec<Cow<'a, Requests>> {
+        let planned = node.pods.values().filter_map(|pod| pod.devices());
+        let ahead = self.ahead.get(node.name()).into_iter().flatten();
+        let others = planned.chain(ahead).filter(|needs| needs.blocked.is_none());
+        let mut seen: BTreeSet<&ObjectKey> = self.open.iter().map(|(key, _)| key).collect();
+        let mut requests = Vec::new();
+        for needs in others {
+            requests.extend(needs.open.iter().filter(|(key, _)| seen.insert(key)).map(|(_, it)| Cow::Borrowed(it)));
+            requests.extend(needs.extended.as_ref().and_then(|extended| match extended.on(&node.allocatable)? {
+                Cow::Borrowed(asked) => asked.requests.as_ref().ok().map(Cow::Borrowed),
+                Cow::Owned(asked) => asked.requests.ok().map(Cow::Owned),
+            }));
+        }
+        requests
     }
 }
 
@@ -538,8 +702,10 @@ mod tests {
         NodeState::new(Arc::new(serde_json::from_value(object).expect("a node")))
     }
 
-    fn info(claims: &[&str]) -> PodInfo {
-        PodInfo::new(Arc::new(pod(claims)))
+    /// Chooses devices for a claim on a node.
+    fn choose(store: &mut DeviceStore, claim: &str, name: &str) {
+        let choices = store.needs(&pod(&[claim])).on(&node(name, 0)).expect("devices");
+        store.take(&ObjectKey::namespaced("ns", "p"), choices);
     }
 
     #[test]
@@ -555,7 +721,7 @@ mod tests {
     fn chosen_devices_are_taken_until_the_claim_is_released() {
         let mut store = store();
         let a = ObjectKey::namespaced("ns", "a");
-        store.choose(&info(&["a"]), &node("n1", 0));
+        choose(&mut store, "a", "n1");
         assert_eq!(check(&store, &["b"], "n1"), Err("cannot allocate all claims".to_owned()));
         let allocation = store.chosen(&a).expect("an allocation");
         let written = serde_json::to_value(&*allocation).expect("JSON");
@@ -570,7 +736,7 @@ mod tests {
         assert_eq!(check(&store, &["b"], "n1"), Err("cannot allocate all claims".to_owned()));
         assert_eq!(check(&store, &["a"], "n1"), Ok(Vec::new()), "it has its devices");
         store.set_slice("n2", Some(slice("n2")));
-        assert_eq!(check(&store, &["a"], "n2"), Err("node(s) cannot use the devices that the claims have".to_owned()));
+        assert_eq!(check(&store, &["a"], "n2"), Err("resourceclaim not available on the node".to_owned()));
         assert_eq!(check(&store, &["b"], "n2"), Ok(vec!["b".to_owned()]));
         store.set_claim(&a, Some(claim("a", json!({}))));
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]));
@@ -579,12 +745,49 @@ mod tests {
     #[test]
     fn a_choice_that_was_not_written_is_given_back() {
         let mut store = store();
-        store.choose(&info(&["a"]), &node("n1", 0));
+        choose(&mut store, "a", "n1");
         store.give_back(&ObjectKey::namespaced("ns", "a"));
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]));
-        store.choose(&info(&["a"]), &node("n1", 0));
+        choose(&mut store, "a", "n1");
         store.set_claim(&ObjectKey::namespaced("ns", "a"), None);
         assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]), "the claim was deleted");
+    }
+
+    #[test]
+    fn a_choice_for_a_claim_is_not_used_for_a_later_claim_of_the_same_name() {
+        let mut store = store();
+        let a = ObjectKey::namespaced("ns", "a");
+        let with_uid = |uid: &str| {
+            let mut claim = claim("a", json!({})).as_ref().clone();
+            claim.metadata.uid = Some(uid.to_owned());
+            Some(Arc::new(claim))
+        };
+        store.set_claim(&a, with_uid("1"));
+        store.choose(&info(&["a"]), &node("n1", 0));
+        store.set_claim(&a, with_uid("1"));
+        assert!(store.chosen(&a).is_some(), "another change of the claim");
+        store.set_claim(&a, with_uid("2"));
+        assert_eq!(store.chosen(&a), None);
+        assert_eq!(check(&store, &["b"], "n1"), Ok(vec!["b".to_owned()]), "the devices are free");
+    }
+
+    #[test]
+    fn a_pool_with_slices_for_several_groups_of_nodes_serves_each_of_them() {
+        let mut store = store();
+        let slice = |name: &str, node: &str, of: i64| {
+            let fields = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
+            let object = json!({"metadata": {"name": name}, "spec": {"driver": "d", "devices": [{"name": name}],
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+                "pool": {"name": "shared", "generation": 1, "resourceSliceCount": of}}});
+            Some(Arc::new(serde_json::from_value::<ResourceSlice>(object).expect("a slice")))
+        };
+        store.set_slice("s2", slice("s2", "n2", 2));
+        assert_eq!(check(&store, &["a"], "n2"), Err("cannot allocate all claims".to_owned()), "it is incomplete");
+        store.set_slice("s3", slice("s3", "n3", 2));
+        for node in ["n2", "n3"] {
+            assert_eq!(check(&store, &["a"], node), Ok(vec!["a".to_owned()]));
+        }
+        assert_eq!(check(&store, &["a", "b"], "n2"), Err("cannot allocate all claims".to_owned()), "one is for n3");
     }
 
     #[test]

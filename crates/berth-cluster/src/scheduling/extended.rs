@@ -98,6 +98,11 @@ impl ExtendedNeeds {
         self.classes.contains_key(resource)
     }
 
+    /// The claim for a node that has none of the resources.
+    pub(super) fn spec(&self) -> &ResourceClaimSpec {
+        &self.all.spec
+    }
+
     /// The claim for a node with these amounts; `None` if the node has all of the resources itself.
     pub(super) fn on(&self, allocatable: &Resources) -> Option<Cow<'_, Asked>> {
         let lacking = self.classes.iter().filter(|(resource, _)| allocatable.get(resource) == 0);

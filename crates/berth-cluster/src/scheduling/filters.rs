@@ -71,8 +71,6 @@ impl Unfit {
                 | Self::VolumeAffinity
                 | Self::VolumeZone
                 | Self::NoVolume
-                | Self::Devices
-                | Self::DevicesElsewhere
         )
     }
 }
@@ -104,7 +102,7 @@ impl std::fmt::Display for Unfit {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
             ),
             Self::Devices => f.write_str("cannot allocate all claims"),
-            Self::DevicesElsewhere => f.write_str("node(s) cannot use the devices that the claims have"),
+            Self::DevicesElsewhere => f.write_str("resourceclaim not available on the node"),
         }
     }
 }

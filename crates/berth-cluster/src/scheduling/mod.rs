@@ -23,8 +23,8 @@ mod volumes;
 
 pub use cluster::{Cluster, NodeState};
 pub use devices::{
-    DeviceChoices, DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, owner as claim_owner,
-    pod_owner as claim_pod,
+    DeviceChoices, DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, created_claims,
+    owner as claim_owner, pod_owner as claim_pod,
 };
 pub use extended::{EXTENDED_CLAIM, ExtendedClaim, is_extended_claim};
 pub use filters::{Unfit, fits};

@@ -87,6 +87,16 @@ impl PodInfo {
         self.volumes.blocked.as_deref().or_else(of_devices)
     }
 
+    /// The same pod with other requirements of its claims of devices.
+    pub fn with_device_needs(&self, needs: DeviceNeeds) -> Self {
+        Self { devices: Some(Arc::new(needs)), ..self.clone() }
+    }
+
+    /// UID of the object.
+    pub fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
     fn spec(&self) -> Option<&PodSpec> {
         self.pod.spec.as_ref()
     }

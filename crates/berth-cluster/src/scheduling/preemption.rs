@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::domains::Domains;
 use super::matching::matches_label_selector;
 use super::plan::reserved_for_others;
-use super::{Cluster, PodInfo, fits};
+use super::{Cluster, DeviceNeeds, PodInfo, fits};
 
 /// Result of preemption for a pod that fits nowhere.
 #[derive(Clone, Debug)]
@@ -34,6 +34,11 @@ pub enum Preemption {
 /// victim has the lowest priority, then the smallest sum of priorities, then the fewest victims,
 /// and then the latest start of the most important victims. Pods that are being deleted for another
 /// reason count like all others. Equal nodes are taken by name.
+///
+/// The devices of a claim become free with its last user, so sharing pods are evicted together or not
+/// at all. kube-scheduler 1.37 evicts no pods for devices; KEP-5690 proposes it, for devices of one
+/// node. No pod is evicted while the claims of ended pods that have enough devices are being released:
+/// `pod` counts these ([`PodInfo::after_releases`]).
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -46,6 +51,13 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
         return Preemption::Impossible(
             "preemption: not eligible due to a terminating pod on the nominated node.".into(),
         );
+    }
+    if pod.devices().is_some_and(DeviceNeeds::expects_releases)
+        && let Some(node) = preemptible.iter().find(|name| fits_as_it_is(pod, cluster, name))
+    {
+        return Preemption::Impossible(format!(
+            "preemption: not eligible due to devices of ended pods that node {node} will have free."
+        ));
     }
     let mut best: Option<(Cost, String, Vec<Arc<PodInfo>>)> = None;
     for name in preemptible {
@@ -72,6 +84,14 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
     }
 }
 
+/// True if the pod fits on the node without victims, when the claims of ended pods are released.
+fn fits_as_it_is(pod: &PodInfo, cluster: &Cluster, name: &str) -> bool {
+    cluster.node(name).is_some_and(|node| {
+        let reserved = reserved_for_others(pod, cluster, node);
+        fits(pod, node, &reserved).is_ok() && Domains::new(pod, cluster, &BTreeSet::new()).check(node).is_ok()
+    })
+}
+
 /// The victims on one node, and the number of them whose disruption budget is violated; `None` if
 /// their eviction would not help.
 fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<(Vec<Arc<PodInfo>>, usize)> {
@@ -81,7 +101,7 @@ fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<(Vec<Arc<P
         return None;
     }
     for victim in &lower {
-        node.remove(&victim.key);
+        node.evict(&victim.key);
     }
     let reserved = reserved_for_others(pod, cluster, &node);
     let all: BTreeSet<_> = lower.iter().map(|victim| &victim.key).collect();
@@ -97,11 +117,11 @@ fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<(Vec<Arc<P
     let mut gone: BTreeSet<_> = lower.iter().map(|victim| &victim.key).collect();
     let mut victims = Vec::new();
     for candidate in &lower {
-        node.add(candidate.clone());
+        node.put_back(candidate.clone());
         gone.remove(&candidate.key);
         let stays = fits(pod, &node, &reserved).is_ok() && Domains::new(pod, cluster, &gone).check(&node).is_ok();
         if !stays {
-            node.remove(&candidate.key);
+            node.evict(&candidate.key);
             gone.insert(&candidate.key);
             victims.push(candidate.clone());
         }
@@ -137,6 +157,14 @@ fn violating(pods: &[Arc<PodInfo>], cluster: &Cluster) -> BTreeSet<ObjectKey> {
         }
     }
     violating
+}
+
+impl PodInfo {
+    /// The pod for [`preempt`]: claims of pods that have ended count as released. `is_alive`: true if the
+    /// pod of this key and UID has not ended.
+    pub fn after_releases(&self, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> Option<Self> {
+        self.devices()?.after_releases(is_alive).map(|needs| self.with_device_needs(needs))
+    }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
-//! Cool-down of flavors (semantics §18.6): a flavor whose capacity was not provisioned, or whose pods
-//! did not start in time, gets no further workloads for a while.
+//! Cool-down of flavors (semantics §18.6): a flavor whose capacity was not provisioned, or whose
+//! pods did not start in time, gets no further workloads for a while.
 //!
 //! The state is in annotations of the ResourceFlavor, so that it survives a restart, and users can
 //! read and change it with kubectl. Recording failures is an option of the configuration

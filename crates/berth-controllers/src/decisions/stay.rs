@@ -51,8 +51,8 @@ pub(super) fn is_eviction(state: StayState) -> bool {
     matches!(state, StayState::Preempted | StayState::Evicted)
 }
 
-/// The stay of a workload that goes on, or the stay that an object shows to have ended. `since` is
-/// the end of the stay before, if there was one; `cluster_queue` is that of its local queue.
+/// The current stay of a workload, or the stay that an object shows to have ended. `since` is the
+/// end of the stay before, if there was one; `cluster_queue` is that of its local queue.
 ///
 /// Until an evicted workload releases its quota, the object shows the stay that the eviction ended.
 pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &str) -> Stay {
@@ -82,8 +82,8 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
 }
 
 /// The stay that a Workload shows, for clients that know only the object. Its wait begins with the
-/// last eviction that the object shows. `None` for the variant of another workload, whose parent has
-/// the same admission.
+/// last eviction that the object shows. `None` for the variant of another workload, whose parent
+/// has the same admission.
 pub fn shown(workload: &Workload, cluster_queue: &str) -> Option<Stay> {
     if is_variant(workload) {
         return None;

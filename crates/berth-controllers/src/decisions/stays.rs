@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::stay::is_eviction;
 
-/// Maximum number of stays in memory that ended by an eviction, and of others. A stay is usually below
-/// 1 KiB.
+/// Maximum number of stays in memory that ended by an eviction, and of others. A stay is usually
+/// below 1 KiB.
 pub const STAYS_MAX: usize = 16_384;
 
 /// Identifies the end of a stay: UID, state and second.
@@ -48,14 +48,15 @@ impl Newest {
     }
 }
 
-/// Ended stays in the order in which they were recorded. Evictions have a limit of their own, so that many
-/// jobs that succeed do not displace them.
+/// Ended stays in the order in which they were recorded. Evictions have a limit of their own, so
+/// that many jobs that succeed do not displace them.
 #[derive(Debug, Default)]
 pub(super) struct EndedStays {
     last: u64,
     evictions: Newest,
     others: Newest,
-    /// Recorded ends by UID, of workloads that exist, and of those in the journal when it was opened.
+    /// Recorded ends by UID, of workloads that exist, and of those in the journal when it was
+    /// opened.
     recorded: HashMap<String, HashSet<End>>,
     /// Last eviction of each workload that has not finished, by UID.
     evicted: HashMap<String, Timestamp>,
@@ -100,8 +101,8 @@ impl EndedStays {
         all.into_iter().map(|(_, stay)| stay.clone()).collect()
     }
 
-    /// True if memory has all stays that ended at `since` or later in one of these states; none stands for
-    /// all states.
+    /// True if memory has all stays that ended at `since` or later in one of these states; none
+    /// stands for all states.
     pub(super) fn has_all_since(&self, since: Timestamp, states: &[StayState]) -> bool {
         let needs = |evictions: bool| states.is_empty() || states.iter().any(|it| is_eviction(*it) == evictions);
         (!needs(true) || self.evictions.has_all_since(since)) && (!needs(false) || self.others.has_all_since(since))

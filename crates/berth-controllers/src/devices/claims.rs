@@ -103,8 +103,8 @@ impl Devices {
         Ok(())
     }
 
-    /// The number of devices that a claim requests, by device class. Fields of errors are relative to
-    /// the claim.
+    /// The number of devices that a claim requests, by device class. Fields of errors are relative
+    /// to the claim.
     fn devices_by_class(&self, claim: &ResourceClaimSpec) -> Result<BTreeMap<String, i64>, Error> {
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         let requests = claim.devices.iter().flat_map(|devices| devices.requests.iter().flatten());

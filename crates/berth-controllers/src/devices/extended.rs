@@ -74,8 +74,8 @@ impl Devices {
         errors
     }
 
-    /// The resource that an extended resource is counted as: that of the mapping of its device class,
-    /// or itself. `None` if no device class backs it. `field` is the path of the container.
+    /// The resource that an extended resource is counted as: that of the mapping of its device
+    /// class, or itself. `None` if no device class backs it. `field` is the path of the container.
     fn quota_key(&self, resource: &str, field: &str) -> Result<Option<String>, Error> {
         let Some(class) = self.class_of_resource(resource) else { return Ok(None) };
         let class = class.metadata.name.as_deref().unwrap_or_default();

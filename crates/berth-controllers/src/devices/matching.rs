@@ -34,8 +34,8 @@ impl Programs {
         compiled
     }
 
-    /// Compiles a list of selectors. `field` is the path of the list; `context` precedes the message
-    /// about an expression that does not compile.
+    /// Compiles a list of selectors. `field` is the path of the list; `context` precedes the
+    /// message about an expression that does not compile.
     pub fn compile_all(
         &self,
         list: &[DeviceSelector],
@@ -159,8 +159,8 @@ impl Devices {
         Ok(())
     }
 
-    /// The published slices that requests for these classes concern: those of the drivers that count
-    /// the classes, or all slices if a class has no such driver.
+    /// The published slices that requests for these classes concern: those of the drivers that
+    /// count the classes, or all slices if a class has no such driver.
     fn slices_for<'a>(&self, classes: impl Iterator<Item = &'a str>) -> Vec<Arc<ResourceSlice>> {
         let mut drivers: BTreeSet<&str> = BTreeSet::new();
         for class in classes {

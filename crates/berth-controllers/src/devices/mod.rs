@@ -1,8 +1,9 @@
-//! Dynamic resource allocation: what the devices of a workload add to its requests (semantics §2.9).
+//! Dynamic resource allocation: what the devices of a workload add to its requests (semantics
+//! §2.9).
 //!
-//! A pod claims devices with a ResourceClaimTemplate, or with an extended resource that a DeviceClass
-//! backs. The configuration maps device classes to resources with quota. Their amount is the number
-//! of devices, or a counter (`sources`) or capacity of the devices that match.
+//! A pod claims devices with a ResourceClaimTemplate, or with an extended resource that a
+//! DeviceClass backs. The configuration maps device classes to resources with quota. Their amount
+//! is the number of devices, or a counter (`sources`) or capacity of the devices that match.
 //!
 //! [`Devices::charges`] reads caches and decides; the scheduler adds its result to the requests of
 //! pod sets, and the workload controller reports a [`Problem`]. Both are evaluated again when a
@@ -89,8 +90,8 @@ impl Settings {
     }
 }
 
-/// Claims, device classes and published devices, and how the configuration counts them. Clones share
-/// the caches.
+/// Claims, device classes and published devices, and how the configuration counts them. Clones
+/// share the caches.
 #[derive(Clone)]
 pub struct Devices {
     settings: Arc<Settings>,
@@ -209,8 +210,8 @@ impl Devices {
 
     // -- decisions --------------------------------------------------------------------------------
 
-    /// What the devices of a workload change in its requests. `specs`: the pods of its pod sets, with
-    /// the requests that limits and LimitRanges imply.
+    /// What the devices of a workload change in its requests. `specs`: the pods of its pod sets,
+    /// with the requests that limits and LimitRanges imply.
     pub fn charges(&self, workload: &Workload, specs: impl FnOnce() -> Vec<PodSpec>) -> Result<Charges, Problem> {
         let (by_name, by_template) = (claims::uses_claims_by_name(workload), claims::uses_templates(workload));
         if !self.settings.counts {
@@ -310,8 +311,8 @@ impl Devices {
         self.pending(users)
     }
 
-    /// Pending workloads whose devices a change of published devices may change: those with selectors
-    /// or with counters or capacities.
+    /// Pending workloads whose devices a change of published devices may change: those with
+    /// selectors or with counters or capacities.
     pub fn users_of_slices(&self) -> Vec<ObjectKey> {
         let mut users = self.pending(self.by_template.keys(ANY_TEMPLATE));
         users.retain(|key| self.workloads.get(key).is_some_and(|workload| self.depends_on_slices(&workload)));
@@ -348,7 +349,8 @@ impl Devices {
         self.settings.extended && !self.classes.is_empty()
     }
 
-    /// The device class that backs an extended resource. There are few classes, so they need no index.
+    /// The device class that backs an extended resource. There are few classes, so they need no
+    /// index.
     fn class_of_resource(&self, resource: &str) -> Option<Arc<DeviceClass>> {
         backing_class(resource, self.classes.list().iter()).cloned()
     }

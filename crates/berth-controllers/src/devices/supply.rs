@@ -12,7 +12,8 @@ use super::matching::matches;
 impl Devices {
     /// Number of the devices of these slices by resource: of mapped classes, and of the extended
     /// resources that device classes back. A class with an expression that does not compile has no
-    /// device. Classes that are counted by counters or capacities are left out ([`Devices::unmeasured`]).
+    /// device. Classes that are counted by counters or capacities are left out
+    /// ([`Devices::unmeasured`]).
     pub fn supply<'a>(&self, slices: impl Iterator<Item = &'a ResourceSlice> + Clone) -> BTreeMap<String, i64> {
         let mut supply: BTreeMap<String, i64> = BTreeMap::new();
         for class in self.classes.iter().filter(|_| self.settings.counts) {

@@ -80,7 +80,8 @@ pub trait Job:
     /// unsuspended.
     const STARTS_IN_TWO_STEPS: bool = false;
 
-    /// True for kinds whose pod templates can only be restored after the write that suspends the job.
+    /// True for kinds whose pod templates can only be restored after the write that suspends the
+    /// job.
     const STOPS_IN_TWO_STEPS: bool = false;
 
     /// Reads the objects that the job refers to and that determine its pods.
@@ -114,8 +115,8 @@ pub trait Job:
     /// The pod sets to record in the job's Workload.
     fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String>;
 
-    /// Replaces the counts of the pod sets by those of the object that the job made from its spec, if
-    /// another program changes them there while the job runs.
+    /// Replaces the counts of the pod sets by those of the object that the job made from its spec,
+    /// if another program changes them there while the job runs.
     fn resize(&self, pod_sets: &mut [PodSet], stores: &Stores) {
         let _ = (pod_sets, stores);
     }
@@ -139,8 +140,8 @@ pub trait Job:
         let _ = (object, gates);
     }
 
-    /// True if the kind's operator rejected the job's spec, so that the job cannot run until its spec
-    /// changes. `None` for kinds without such a state.
+    /// True if the kind's operator rejected the job's spec, so that the job cannot run until its
+    /// spec changes. `None` for kinds without such a state.
     fn is_on_hold(&self) -> Option<bool> {
         None
     }

@@ -508,7 +508,7 @@ impl<J: Job> Reconcile<'_, J> {
         let uid = job.meta().uid.clone().unwrap_or_default();
         let elastic = is_elastic(job, gates);
         // Ray's autoscaler changes the size of a RayJob's cluster, and not the RayJob. Both
-        // generations together tell the slices apart, as in Kueue.
+        // generations together identify a slice, as in Kueue.
         let generation = elastic.then(|| {
             let own = job.meta().generation.unwrap_or(0);
             job.resized_generation(self.context.stores)
@@ -596,8 +596,8 @@ impl<J: Job> Reconcile<'_, J> {
                 );
                 self.report(PlannedEvent::warning(events::WORKLOAD_FINISHED, message));
             }
-            // Workloads that Berth made lose their finalizer when their job is deleted. The maker of
-            // a prebuilt Workload may delete it before.
+            // Workloads that Berth made lose their finalizer when their job is deleted. The maker
+            // of a prebuilt Workload may delete it before.
             if prebuilt_workload(&self.job, gates).is_some() && remove_finalizer(&mut workload) {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
             }
@@ -804,8 +804,8 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// Suspends the job, removes the results of the run from its status, and restores its pod
     /// templates, in one write if the kind permits. The order matters: Kubernetes accepts template
-    /// changes only while a Job is suspended and has no active pods. Returns false if templates cannot
-    /// be restored yet; the status change at the last pod's end triggers the next reconcile.
+    /// changes only while a Job is suspended and has no active pods. Returns false if templates
+    /// cannot be restored yet; the status change at the last pod's end triggers the next reconcile.
     fn stop(&mut self, workload: Option<&Workload>, message: &str) -> bool {
         let recorded = workload.map(|workload| workload.spec.pod_sets.iter().map(PodSetInfo::from_pod_set));
         let recorded: Option<Vec<PodSetInfo>> = recorded.map(Iterator::collect);

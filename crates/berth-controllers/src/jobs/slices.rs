@@ -63,8 +63,8 @@ pub struct Active {
     pub replaced: Vec<Arc<Workload>>,
     /// All other slices, which are to be finished.
     pub extra: Vec<Arc<Workload>>,
-    /// Evicted slices next to another one. They are to be finished once the pods have ended, because
-    /// nothing else releases their quota.
+    /// Evicted slices next to another one. They are to be finished once the pods have ended,
+    /// because nothing else releases their quota.
     pub evicted: Vec<Arc<Workload>>,
 }
 

@@ -155,8 +155,9 @@ impl TrainJob {
         Ok(parts)
     }
 
-    /// Number of pods of each Job of a replicated job. The trainer has the nodes of the TrainJob, or of the
-    /// policy, if there is one. Any other job has its own parallelism, but Trainer runs one pod at least.
+    /// Number of pods of each Job of a replicated job. The trainer has the nodes of the TrainJob,
+    /// or of the policy, if there is one. Any other job has its own parallelism, but Trainer runs
+    /// one pod at least.
     fn pods_of(&self, name: &str, step: Option<&str>, spec: &Value, policy: &Value) -> i32 {
         let number = |value: &Value| value.as_i64().and_then(|number| i32::try_from(number).ok());
         let own = integer(&spec["parallelism"], 1).max(1);

@@ -18,8 +18,8 @@ use crate::workload::status;
 #[derive(Default)]
 pub(super) struct StageCounts(BTreeMap<String, BTreeMap<String, Counts>>);
 
-/// Counts of admitted workloads that have not finished, by cluster queue, local queue and the custom
-/// labels of the workloads.
+/// Counts of admitted workloads that have not finished, by cluster queue, local queue and the
+/// custom labels of the workloads.
 #[derive(Default)]
 pub(super) struct AdmittedCounts(BTreeMap<AdmittedTo, u32>);
 

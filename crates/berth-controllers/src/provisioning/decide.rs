@@ -63,7 +63,8 @@ pub enum Step {
         /// The request.
         request: Box<ProvisioningRequest>,
     },
-    /// Record that the capacity of flavors was not provisioned, before the workload is queued again.
+    /// Record that the capacity of flavors was not provisioned, before the workload is queued
+    /// again.
     Failed(Failure),
     /// Record that the capacity of flavors was provisioned.
     Succeeded(Vec<String>),

@@ -116,7 +116,7 @@ fn deleted(steps: &[Step]) -> usize {
 
 #[test]
 fn only_pod_sets_that_request_a_managed_resource_need_nodes() {
-    let sets = [set("gpus", 2, "nvidia.com/gpu"), set("cores", 3, "cpu"), set("nobody", 0, "nvidia.com/gpu")];
+    let sets = [set("gpus", 2, "nvidia.com/gpu"), set("cores", 3, "cpu"), set("none", 0, "nvidia.com/gpu")];
     let workload = workload(&sets, json!({}), &[]);
     let asked = |managed: Value| -> Vec<(String, i32)> {
         let needed = needed(&workload, &config(json!({"managedResources": managed}))).expect("pod sets");

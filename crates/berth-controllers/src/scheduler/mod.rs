@@ -232,10 +232,10 @@ impl SchedulerState {
     }
 }
 
-/// Time of an eviction whose condition has this second. The time at which it was first seen is used.
-/// If that is in a later second, the end of the condition's second is: the eviction is later than
-/// everything that the scheduler saw before it. `is_new`: the workload was first seen with it, so
-/// its order among other events of that second is unknown.
+/// Time of an eviction whose condition has this second. The time at which it was first seen is
+/// used. If that is in a later second, the end of the condition's second is: the eviction is later
+/// than everything that the scheduler saw before it. `is_new`: the workload was first seen with it,
+/// so its order among other events of that second is unknown.
 fn exact_eviction(known: &mut Option<Time>, at: Time, now: Time, is_new: bool) -> Time {
     const LAST_NANOSECOND: Duration = Duration::from_nanos(999_999_999);
     if let Some(known) = known.filter(|known| known.seconds() == at.seconds()) {

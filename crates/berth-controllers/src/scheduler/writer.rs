@@ -8,9 +8,12 @@
 //! The order of writes matters if the API is slower than the decisions (a limited client, a busy
 //! disk). Writes that free quota go first, then admissions by priority. Writes that only report why
 //! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
-//! While decisions are written, each namespace has only a few reports: in a busy cluster, most
-//! workloads are admitted before their turn, and one write per admission is then all that they cost. The
-//! remaining reports are written as soon as no more decisions are, and after ten seconds at the latest.
+//! While decisions are written, each namespace has only a few reports. In a busy cluster, most
+//! workloads are admitted before their turn, so one write per admission is all that they cost. The
+//! remaining reports are written once no decision is, and after ten seconds at the latest. A
+//! limited client writes no report while decisions are written, and one every two seconds after a
+//! minute.
+//!
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.
 
@@ -58,16 +61,18 @@ const AHEAD: usize = 2;
 const LIMITED_PART: f64 = 10.0;
 /// All reports are written once no decision was written for this long.
 const REPORT_PAUSE: Duration = Duration::from_secs(3);
-/// The same with a limited client, which writes no report before, because each would delay a decision.
+/// The same with a limited client, whose reports delay decisions.
 const REPORT_PAUSE_LIMITED: Duration = Duration::from_secs(1);
 /// Number of reports about workloads of one namespace that are written at once while decisions are
 /// written. A user who submits a few jobs to a busy cluster sees at once why they wait.
 const REPORT_BURST: u32 = 4;
-/// Time between two reports about workloads of one namespace after that.
+/// Time between two reports about workloads of one namespace after that; with a limited client,
+/// between any two reports that are late.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
-/// Longest delay of a report while decisions are written: no workload waits longer than this without a
-/// reason.
+/// Delay after which a report is written although decisions are written.
 const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
+/// The same with a limited client.
+const REPORT_DELAY_LIMITED_MAX: Duration = Duration::from_secs(60);
 /// Number of namespaces from which on those are forgotten that may use [`REPORT_BURST`] again.
 const NAMESPACES_MAX: usize = 1024;
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
@@ -106,13 +111,23 @@ impl Urgency {
     }
 }
 
-/// Sort key of a pending write: urgency, when it may be written while decisions are written (reports
-/// only), descending priority, order of decisions.
+/// Sort key of a pending write: urgency, when it may be written while decisions are written
+/// (reports only), descending priority, order of decisions.
 type Rank = (Urgency, Option<Instant>, std::cmp::Reverse<i64>, u64);
+
+/// A pending write.
+#[derive(Debug, PartialEq)]
+struct Entry {
+    rank: Rank,
+    /// The turn of its namespace that a report took. The report may be written before this time, by
+    /// its delay or in a pause of the decisions; then the turn is returned.
+    turn: Option<Instant>,
+    change: Change,
+}
 
 #[derive(Default)]
 struct Pending {
-    changes: BTreeMap<ObjectKey, (Rank, Change)>,
+    changes: BTreeMap<ObjectKey, Entry>,
     order: BTreeMap<Rank, ObjectKey>,
     /// Number of writes that failed and wait for their retry: other writes may start in their
     /// place.
@@ -130,62 +145,65 @@ struct Pending {
     limited: bool,
     /// When the last write of a decision started.
     decided: Option<Instant>,
+    /// When the last report was started.
+    reported: Option<Instant>,
     /// When all turns to report that namespaces took are over, by namespace.
     reports_due: HashMap<String, Instant>,
 }
 
 impl Pending {
     fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i64, change: Change) {
-        let known = self.take(&key).map(|(rank, _)| rank);
+        let now = Instant::now();
+        let known = self.take(&key);
         self.sequence += 1;
-        let due = match (urgency, known) {
+        let (due, turn) = match (urgency, known) {
             // A report that replaces another one keeps its turn.
-            (Urgency::Reports, Some((Urgency::Reports, due, ..))) => due,
-            (Urgency::Reports, _) => Some(self.take_turn(&key.namespace)),
+            (Urgency::Reports, Some(Entry { rank: (Urgency::Reports, due, ..), turn, .. })) => (due, turn),
+            (Urgency::Reports, _) if self.limited => (Some(now + REPORT_DELAY_LIMITED_MAX), None),
+            (Urgency::Reports, _) => {
+                let turn = self.take_turn(&key.namespace, now);
+                (Some(turn.min(now + REPORT_DELAY_MAX)), Some(turn))
+            }
             (_, known) => {
-                if let Some(known) = known {
-                    self.return_turn(&key.namespace, &known);
-                }
-                None
+                self.return_turn(&key.namespace, known.and_then(|known| known.turn), now);
+                (None, None)
             }
         };
         let rank = (urgency, due, std::cmp::Reverse(priority), self.sequence);
         self.decisions += usize::from(rank.0.is_decision());
         self.order.insert(rank, key.clone());
-        self.changes.insert(key, (rank, change));
+        self.changes.insert(key, Entry { rank, turn, change });
     }
 
-    /// Takes the next turn of a namespace to report: when it may be used while decisions are written.
-    fn take_turn(&mut self, namespace: &str) -> Instant {
-        let now = Instant::now();
+    /// Takes the next turn of a namespace to report, and returns its time.
+    fn take_turn(&mut self, namespace: &str, now: Instant) -> Instant {
         if self.reports_due.len() >= NAMESPACES_MAX {
             self.reports_due.retain(|_, next| *next > now);
         }
         let next = self.reports_due.entry(namespace.to_owned()).or_insert(now);
         *next = (*next).max(now) + REPORT_INTERVAL;
-        let due = next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now);
-        due.clamp(now, now + REPORT_DELAY_MAX)
+        next.checked_sub(REPORT_INTERVAL * REPORT_BURST).unwrap_or(now).max(now)
     }
 
-    /// Returns the turn of a report that is not written, or was written before its turn.
-    fn return_turn(&mut self, namespace: &str, rank: &Rank) {
-        let is_unused = rank.1.is_some_and(|due| due > Instant::now());
+    /// Returns the turn of a report that is not written, or is written before its turn.
+    fn return_turn(&mut self, namespace: &str, turn: Option<Instant>, now: Instant) {
+        let is_unused = turn.is_some_and(|turn| turn > now);
         if let Some(next) = self.reports_due.get_mut(namespace).filter(|_| is_unused) {
             *next = next.checked_sub(REPORT_INTERVAL).unwrap_or(*next);
         }
     }
 
-    fn take(&mut self, key: &ObjectKey) -> Option<(Rank, Change)> {
-        let (rank, change) = self.changes.remove(key)?;
-        self.order.remove(&rank);
-        self.decisions -= usize::from(rank.0.is_decision());
-        Some((rank, change))
+    fn take(&mut self, key: &ObjectKey) -> Option<Entry> {
+        let entry = self.changes.remove(key)?;
+        self.order.remove(&entry.rank);
+        self.decisions -= usize::from(entry.rank.0.is_decision());
+        Some(entry)
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
-        let (rank, change) = self.take(key)?;
-        self.return_turn(&key.namespace, &rank);
-        Some(change)
+        let entry = self.take(key)?;
+        self.return_turn(&key.namespace, entry.turn, Instant::now());
+        Some(entry.change)
     }
 
     /// True if cycles may take more decisions. Otherwise [`Pending::resumes`] ends the pause.
@@ -205,30 +223,32 @@ impl Pending {
     fn may_report_at(&self, rank: &Rank) -> Option<Instant> {
         let decided = self.decided?;
         if self.limited {
-            return Some(decided + REPORT_PAUSE_LIMITED);
+            let pause = decided + REPORT_PAUSE_LIMITED;
+            let late = rank.1.map(|due| self.reported.map_or(due, |last| due.max(last + REPORT_INTERVAL)));
+            return Some(late.map_or(pause, |late| late.min(pause)));
         }
         rank.1.map(|due| due.min(decided + REPORT_PAUSE))
     }
 
-    /// When the next report may be written, if the next write is a report that must wait.
-    fn waits_until(&self) -> Option<Instant> {
-        let (rank, _) = self.order.first_key_value()?;
-        self.may_report_at(rank).filter(|at| !rank.0.is_decision() && *at > Instant::now())
+    /// When the next report may be written, if the next write is a report that must wait after
+    /// `now`.
+    fn waits_until(&self, now: Instant) -> Option<Instant> {
+        let (rank, _) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
+        self.may_report_at(rank).filter(|at| !rank.0.is_decision() && *at > now)
     }
 
-    /// The most urgent write that may start.
-    fn next(&mut self) -> Option<(ObjectKey, Change)> {
+    /// The most urgent write that may start at this time.
+    fn next(&mut self, now: Instant) -> Option<(ObjectKey, Change)> {
         let reports = self.in_flight.values().filter(|is_report| **is_report).count();
         // At most one write per object is in flight.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
         let is_report = !rank.0.is_decision();
-        let is_early = || self.may_report_at(rank).is_some_and(|at| at > Instant::now());
+        let is_early = || self.may_report_at(rank).is_some_and(|at| at > now);
         if is_report && (reports >= REPORTS_MAX || is_early()) {
             return None;
         }
-        if !is_report {
-            self.decided = Some(Instant::now());
-        }
+        let last = if is_report { &mut self.reported } else { &mut self.decided };
+        *last = Some(now);
         let key = key.clone();
         let change = self.remove(&key)?;
         self.in_flight.insert(key.clone(), is_report);
@@ -251,7 +271,8 @@ impl Writes {
             Change::Wait(_) | Change::Bypassed(_) => Urgency::Reports,
         };
         let mut pending = self.lock();
-        let admits = matches!(pending.changes.get(&key), Some((_, Change::Admit(admit))) if !admit.second_pass);
+        let known = pending.changes.get(&key).map(|entry| &entry.change);
+        let admits = matches!(known, Some(Change::Admit(admit)) if !admit.second_pass);
         if evicts(&change) && admits {
             pending.remove(&key);
             return false;
@@ -262,12 +283,12 @@ impl Writes {
         true
     }
 
-    /// Withdraws a pending report: the object already states the reason. Returns false if a write about
-    /// the workload is in flight, which may state another reason.
+    /// Withdraws a pending report: the object already states the reason. Returns false if a write
+    /// about the workload is in flight, which may state another reason.
     #[must_use]
     pub(super) fn withdraw_report(&self, key: &ObjectKey) -> bool {
         let mut pending = self.lock();
-        if pending.changes.get(key).is_some_and(|(rank, _)| !rank.0.is_decision()) {
+        if pending.changes.get(key).is_some_and(|entry| !entry.rank.0.is_decision()) {
             pending.remove(key);
         }
         !pending.in_flight.contains_key(key)
@@ -335,11 +356,14 @@ pub(super) fn install(
 async fn run(writer: Arc<Writer>, in_flight: usize) {
     let mut running = JoinSet::new();
     loop {
+        // One time for both questions: a report that is due between them would not be started.
+        let mut now;
         loop {
+            now = Instant::now();
             let next = {
                 let mut pending = writer.writes.lock();
                 let lent = pending.retrying.min(in_flight * RETRYING);
-                if running.len() < in_flight + lent { pending.next() } else { None }
+                if running.len() < in_flight + lent { pending.next(now) } else { None }
             };
             let Some((key, change)) = next else { break };
             let writer = writer.clone();
@@ -350,7 +374,7 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
         }
         let (resumes, waits_until) = {
             let mut pending = writer.writes.lock();
-            (pending.resumes(), pending.waits_until())
+            (pending.resumes(), pending.waits_until(now))
         };
         if resumes {
             writer.scheduler.wake_after(Duration::ZERO);
@@ -478,7 +502,7 @@ impl Writer {
                 Ok(())
             }
             Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
-            Err(error) if is_permanent(&error) => {
+            Err(error) if berth_runtime::is_rejected(&error) => {
                 tracing::warn!(%key, error = berth_runtime::brief(&error), "a decision could not be written");
                 if matches!(change, Change::Admit(admit) if !admit.second_pass) {
                     self.postpone(key, &before, &error);
@@ -516,8 +540,8 @@ fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// True if the object of a waiting workload already states what this change reports. `shown`: why the
-/// workload waits according to its object.
+/// True if the object of a waiting workload already states what this change reports. `shown`: why
+/// the workload waits according to its object.
 pub(super) fn is_reported(
     stores: &Stores,
     gates: &Gates,
@@ -565,11 +589,6 @@ fn same_conditions(before: &Workload, after: &Workload) -> bool {
         status::conditions(workload).iter().map(|it| (it.type_.as_str(), it.status.as_str(), it.reason.as_str()))
     }
     states(before).eq(states(after))
-}
-
-/// True if the API server rejects the write itself, so that a retry cannot succeed.
-fn is_permanent(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![404, 409, 429].contains(&status.code))
 }
 
 impl Writer {
@@ -636,12 +655,12 @@ mod tests {
         pending.insert(key("high"), Urgency::Reserves, 9, report());
         pending.insert(key("resumed"), Urgency::Corrects, 0, report());
         pending.insert(key("victim"), Urgency::Frees, 0, evict());
-        let order: Vec<String> = std::iter::from_fn(|| pending.next()).map(|(key, _)| key.name).collect();
+        let order: Vec<String> = std::iter::from_fn(|| pending.next(Instant::now())).map(|(key, _)| key.name).collect();
         assert_eq!(order, ["victim", "high", "low", "resumed", "waits"]);
         pending.insert(key("low"), Urgency::Frees, 1, evict());
-        assert_eq!(pending.next(), None, "a write about this workload is in flight");
+        assert_eq!(pending.next(Instant::now()), None, "a write about this workload is in flight");
         pending.in_flight.remove(&key("low"));
-        assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("low"));
+        assert_eq!(pending.next(Instant::now()).map(|(key, _)| key.name).as_deref(), Some("low"));
     }
 
     #[test]
@@ -650,8 +669,8 @@ mod tests {
         pending.insert(key("a"), Urgency::Reports, 0, report());
         pending.insert(key("a"), Urgency::Frees, 0, evict());
         assert_eq!(pending.order.keys().collect::<Vec<_>>(), [&(Urgency::Frees, None, Reverse(0), 2)]);
-        assert_eq!(pending.next(), Some((key("a"), evict())));
-        assert_eq!(pending.next(), None);
+        assert_eq!(pending.next(Instant::now()), Some((key("a"), evict())));
+        assert_eq!(pending.next(Instant::now()), None);
     }
 
     #[test]
@@ -668,14 +687,14 @@ mod tests {
         };
         // A report is in flight when the workload is admitted and evicted again.
         assert!(writes.add(key("a"), 0, report(), None));
-        assert!(writes.lock().next().is_some());
+        assert!(writes.lock().next(Instant::now()).is_some());
         assert!(writes.add(key("a"), 0, admit(), None));
         assert!(!writes.add(key("a"), 0, evict(), None), "admission and eviction cancel each other out");
         writes.done(&key("a"));
-        assert_eq!(writes.lock().next(), None);
+        assert_eq!(writes.lock().next(Instant::now()), None);
         // An admission in flight cannot be withdrawn.
         assert!(writes.add(key("a"), 0, admit(), None));
-        assert!(writes.lock().next().is_some());
+        assert!(writes.lock().next(Instant::now()).is_some());
         assert!(writes.add(key("a"), 0, evict(), None));
     }
 
@@ -684,10 +703,50 @@ mod tests {
         let mut pending = Pending { limited: true, ..Pending::default() };
         pending.insert(key("a"), Urgency::Reserves, 0, evict());
         pending.insert(key("b"), Urgency::Reports, 0, report());
-        assert!(pending.next().is_some());
-        assert_eq!(pending.next(), None);
+        assert!(pending.next(Instant::now()).is_some());
+        assert_eq!(pending.next(Instant::now()), None);
         tokio::time::advance(REPORT_PAUSE_LIMITED).await;
-        assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("b"));
+        assert_eq!(pending.next(Instant::now()).map(|(key, _)| key.name).as_deref(), Some("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limited_client_writes_late_reports_one_by_one_while_decisions_are_written() {
+        let mut pending = Pending { limited: true, ..Pending::default() };
+        (0..9).for_each(|number| pending.insert(key(&number.to_string()), Urgency::Reports, 0, report()));
+        let mut reports = Vec::new();
+        for tenths in 0..=660_u64 {
+            pending.insert(key("admitted"), Urgency::Reserves, 0, report());
+            while let Some((key, _)) = pending.next(Instant::now()) {
+                pending.in_flight.remove(&key);
+                reports.extend((key.name != "admitted").then_some(tenths));
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(reports, [600, 620, 640, 660]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_reports_of_a_namespace_do_not_delay_its_reports_of_a_later_minute() {
+        let mut pending = Pending::default();
+        let decide = |pending: &mut Pending| {
+            pending.insert(key("admitted"), Urgency::Reserves, 0, report());
+            let mut reports = 0;
+            while let Some((key, _)) = pending.next(Instant::now()) {
+                pending.in_flight.remove(&key);
+                reports += usize::from(key.name != "admitted");
+            }
+            reports
+        };
+        (0..500).for_each(|number| pending.insert(key(&number.to_string()), Urgency::Reports, 0, report()));
+        assert_eq!(decide(&mut pending), 4);
+        let mut reports = 0;
+        for _ in 0..30 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            reports += decide(&mut pending);
+        }
+        assert_eq!(reports, 496, "after ten seconds");
+        pending.insert(key("next"), Urgency::Reports, 0, report());
+        assert_eq!(decide(&mut pending), 1, "at once");
     }
 
     #[tokio::test(start_paused = true)]
@@ -700,7 +759,7 @@ mod tests {
         let written = |pending: &mut Pending| {
             let count = |name: &str, keys: &[ObjectKey]| keys.iter().filter(|key| key.namespace == name).count();
             let mut keys = Vec::new();
-            while let Some((key, _)) = pending.next() {
+            while let Some((key, _)) = pending.next(Instant::now()) {
                 pending.in_flight.remove(&key);
                 keys.push(key);
             }
@@ -713,7 +772,7 @@ mod tests {
         assert_eq!(written(&mut pending), (4, 0), "a burst");
         pending.insert(ObjectKey::namespaced("busy", "resumed"), Urgency::Corrects, 0, report());
         assert_eq!(written(&mut pending), (1, 0), "a wrong reason is corrected at once");
-        assert_eq!(pending.waits_until(), Some(Instant::now() + REPORT_INTERVAL));
+        assert_eq!(pending.waits_until(Instant::now()), Some(Instant::now() + REPORT_INTERVAL));
         pass(900).await;
         decide(&mut pending);
         // Another namespace has a burst of its own, and need not wait for the first one.
@@ -722,7 +781,7 @@ mod tests {
         pass(900).await;
         decide(&mut pending);
         assert_eq!(written(&mut pending), (0, 0));
-        assert_eq!(pending.waits_until(), Some(Instant::now() + Duration::from_millis(200)));
+        assert_eq!(pending.waits_until(Instant::now()), Some(Instant::now() + Duration::from_millis(200)));
         pass(300).await;
         assert_eq!(written(&mut pending), (1, 0), "the first of one every two seconds");
         // A report about the same workload keeps its turn; a workload that is admitted needs none.
@@ -759,7 +818,7 @@ mod tests {
         pending.insert(key("3"), Urgency::Frees, 0, evict());
         assert!(!pending.accepts_decisions());
         let mut start = || {
-            pending.next();
+            pending.next(Instant::now());
             (pending.resumes(), pending.decisions)
         };
         assert_eq!([start(), start(), start(), start()], [(false, 3), (false, 2), (true, 1), (false, 0)]);
@@ -772,8 +831,8 @@ mod tests {
         for number in 0..2 * REPORTS_MAX {
             pending.insert(key(&number.to_string()), Urgency::Reports, 0, report());
         }
-        assert_eq!(std::iter::from_fn(|| pending.next()).count(), REPORTS_MAX);
+        assert_eq!(std::iter::from_fn(|| pending.next(Instant::now())).count(), REPORTS_MAX);
         pending.insert(key("urgent"), Urgency::Reserves, 0, evict());
-        assert!(pending.next().is_some());
+        assert!(pending.next(Instant::now()).is_some());
     }
 }

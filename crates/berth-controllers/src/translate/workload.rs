@@ -61,8 +61,8 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         pod_set(set, spec, reclaimable, context)
     });
     let active = object.spec.active.unwrap_or(true);
-    // A deactivated workload holds its quota until its owner's pods have ended. Without an owner, there
-    // is nothing to wait for, and nothing that would release it.
+    // A deactivated workload holds its quota until its owner's pods have ended. Without an owner,
+    // there is nothing to wait for, and nothing that would release it.
     let holds = active || !object.owner_references().is_empty();
     let reserved = find(conditions::QUOTA_RESERVED).filter(|condition| holds && condition.status == "True");
     let on_hold = find(conditions::QUOTA_RESERVED)
@@ -114,8 +114,8 @@ fn transition(condition: &Condition) -> Time {
     time(condition.last_transition_time.0)
 }
 
-/// The pods of the workload's pod sets, with the requests that RuntimeClasses, LimitRanges and limits
-/// imply.
+/// The pods of the workload's pod sets, with the requests that RuntimeClasses, LimitRanges and
+/// limits imply.
 pub fn adjusted_specs(object: &api::Workload, context: &Context<'_>) -> Vec<PodSpec> {
     object.spec.pod_sets.iter().map(|set| adjusted(set, context)).collect()
 }

@@ -52,9 +52,9 @@ pub struct Entry {
     pub began: Option<i64>,
     /// Admission.
     pub admitted: Option<i64>,
-    /// End; `None` if it goes on.
+    /// End; `None` for a current stay.
     pub ended: Option<i64>,
-    /// How it ended, or how it goes on.
+    /// State at its end, or now.
     pub state: StayState,
 }
 

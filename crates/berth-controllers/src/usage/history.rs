@@ -38,8 +38,8 @@ impl Search {
         }
     }
 
-    /// The stays of the newest workload that was found, oldest first: the workload that goes on, or
-    /// else the one that ended last.
+    /// The stays of the newest workload that was found, oldest first: the workload with a current
+    /// stay, or else the one that ended last.
     pub fn newest(mut self) -> Option<Vec<Stay>> {
         let key = |stay: &Stay| (stay.ended.is_none(), stay.ended.as_ref().map(|at| at.0));
         let uid = self.found.iter().max_by_key(|stay| key(stay))?.uid.clone();

@@ -1,6 +1,6 @@
-//! Usage by team, user, queue or flavor: sums over the stays of workloads ([`sums`]), and the history
-//! of one workload ([`history`]). Pure functions: the controllers apply them to the stays that they
-//! know, and the command line to the files of a journal.
+//! Usage by team, user, queue or flavor: sums over the stays of workloads ([`sums`]), and the
+//! history of one workload ([`history`]). Pure functions: the controllers apply them to the stays
+//! that they know, and the command line to the files of a journal.
 
 pub mod entry;
 pub mod history;
@@ -105,7 +105,8 @@ impl Period {
         (to.min(self.until.as_second()) - from.max(self.since.as_second())).max(0)
     }
 
-    /// True if the stay took place in the period, at least in part. A stay ends at its last instant.
+    /// True if the stay took place in the period, at least in part. A stay ends at its last
+    /// instant.
     pub fn touches(self, stay: &Stay) -> bool {
         let starts = stay.queued.as_ref().or(stay.reserved.as_ref()).is_none_or(|at| at.0 < self.until);
         starts && stay.ended.as_ref().is_none_or(|at| at.0 >= self.since)

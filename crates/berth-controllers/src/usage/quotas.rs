@@ -1,4 +1,4 @@
-//! The nominal quota of teams, queues and flavors, to compare use with it.
+//! The nominal quota of teams, queues and flavors, for comparisons with their usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,9 +58,9 @@ impl Quotas {
         quotas
     }
 
-    /// Nominal quota times seconds of the period, in base units; `None` if the group has no quota of
-    /// its own, or if it is unlimited. `name` is `None` for all groups together. Queues count from
-    /// their creation.
+    /// Nominal quota times seconds of the period, in base units; `None` if the group has no quota
+    /// of its own, or if it is unlimited. `name` is `None` for all groups together. Queues count
+    /// from their creation.
     pub(super) fn seconds(
         &self,
         by: By,

@@ -59,7 +59,7 @@ impl Sums {
         Self { by, period, groups: BTreeMap::new(), total: Group::default(), known_since: None }
     }
 
-    /// Adds a stay, which may have ended or go on.
+    /// Adds a stay: a current one, or one that has ended.
     pub fn add(&mut self, stay: &Stay) {
         self.add_entry(&Entry::of(stay));
     }

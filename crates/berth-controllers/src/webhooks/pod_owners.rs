@@ -141,8 +141,8 @@ pub(super) fn default_pod_owner(
     }
 }
 
-/// Ranks the workers of a replica with a leader template of its own from 0: their index starts with 1, and
-/// they are a pod set of their own, unless leader and workers are grouped.
+/// Ranks the workers of a replica with a leader template of its own from 0: their index starts with
+/// 1, and they are a pod set of their own, unless leader and workers are grouped.
 fn number_workers(object: &mut Value) {
     let template = &mut object["spec"]["leaderWorkerTemplate"];
     if !template["leaderTemplate"].is_object() {

@@ -152,8 +152,8 @@ fn assigns_topology(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     })
 }
 
-/// The LeaderWorkerSet whose UID and templates the review of a new pod needs. A cache may lack it, or
-/// have an earlier set of the name, and then two pods of a group would get different groups.
+/// The LeaderWorkerSet whose UID and templates the review of a new pod needs. A cache may lack it,
+/// or have an earlier set of the name, and then two pods of a group would get different groups.
 pub fn set_of_new_pod(review: &Value) -> Option<ObjectKey> {
     let request = &review["request"];
     let resource = &request["resource"];
@@ -202,8 +202,8 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     }
 }
 
-/// Index of a pod in its replica. LeaderWorkerSet's webhook sets the label, maybe after this one. Until
-/// then the names of workers, which have an annotation from their template, end in it.
+/// Index of a pod in its replica. LeaderWorkerSet's webhook sets the label, maybe after this one.
+/// Until then the names of workers, which have an annotation from their template, end in it.
 fn index_in_replica(object: &Value) -> String {
     let ordinal = object["metadata"]["name"].as_str().and_then(|name| Some(name.rsplit_once('-')?.1));
     match label(object, LWS_WORKER_INDEX) {
@@ -235,8 +235,8 @@ fn join_set(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'
     set_group(object, &group, gates);
 }
 
-/// Names the group of a pod: in the label, by which clients select pods, or in the annotation, if the
-/// name is too long for a label.
+/// Names the group of a pod: in the label, by which clients select pods, or in the annotation, if
+/// the name is too long for a label.
 fn set_group(object: &mut Value, group: &str, gates: &Gates) {
     let fits = names::is_label_value(group).is_empty();
     let field = if fits || !gates.on(Gate::WorkloadIdentifierAnnotations) { "labels" } else { "annotations" };

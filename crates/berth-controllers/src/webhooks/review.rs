@@ -87,8 +87,8 @@ pub fn request(review: &Value) -> Result<&Value, String> {
     Ok(asked)
 }
 
-/// The AdmissionReview that answers a request: a rejection if there are errors, else a patch from the
-/// request's object to `changed`.
+/// The AdmissionReview that answers a request: a rejection if there are errors, else a patch from
+/// the request's object to `changed`.
 pub fn respond(asked: &Value, changed: Option<&Value>, errors: &[field::Error]) -> Value {
     let mut response = json!({"uid": asked["uid"], "allowed": errors.is_empty()});
     let patch = changed.map(|changed| json_patch(&asked["object"], changed)).unwrap_or_default();

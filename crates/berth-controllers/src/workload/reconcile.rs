@@ -671,8 +671,9 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Drops an admission whose reservation another manager has set to False. A manager that applied
-    /// an admission by server-side apply owns fewer of its fields once the scheduler has written it.
+    /// Drops an admission whose reservation another manager has set to False. A manager that
+    /// applied an admission by server-side apply owns fewer of its fields once the scheduler has
+    /// written it.
     fn drop_withdrawn_admission(&mut self) {
         let withdrawn = status::condition(&self.workload, conditions::QUOTA_RESERVED)
             .is_some_and(|condition| condition.status == "False");

@@ -1,5 +1,5 @@
-//! Number of writes of the controllers by kind, over the life of a workload. On an API server that many
-//! programs share, each of them counts.
+//! Number of writes of the controllers by kind, over the life of a workload. On an API server that
+//! many programs share, each of them counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,8 @@ async fn complete(cluster: &Cluster, job: &Value) {
     cluster.patch_status(job, json!({"status": {"active": 0, "ready": 0, "succeeded": 1, "conditions": done}})).await;
 }
 
-/// `PATCH workloads/status` for a write of the status of a workload. An event is named by its reason.
+/// `PATCH workloads/status` for a write of the status of a workload. An event is named by its
+/// reason.
 fn kind(write: &Write) -> String {
     let parts: Vec<&str> = write.path.split('/').skip_while(|part| !part.starts_with('v')).skip(1).collect();
     let parts = if parts[0] == "namespaces" && parts.len() > 2 { &parts[2..] } else { &parts[..] };

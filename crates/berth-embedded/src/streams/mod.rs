@@ -46,8 +46,8 @@ impl Streams {
         self.runtimes.write().insert(node.into(), runtime);
     }
 
-    /// Connects to an address of a pod or of another machine. The runtime of this machine's node reaches
-    /// a pod network in a namespace of its own.
+    /// Connects to an address of a pod or of another machine. The runtime of this machine's node
+    /// reaches a pod network in a namespace of its own.
     pub(crate) fn dialer(&self) -> Dial {
         let streams = self.clone();
         Arc::new(move |address| match streams.runtimes.read().values().next() {
@@ -56,8 +56,8 @@ impl Streams {
         })
     }
 
-    /// The runtime of a pod; `None` for a simulated pod. The pods of hosted nodes are in the runtime of
-    /// another node.
+    /// The runtime of a pod; `None` for a simulated pod. The pods of hosted nodes are in the
+    /// runtime of another node.
     fn runtime(&self, pod: &Value) -> Option<Arc<dyn PodRuntime>> {
         let node = pod["spec"]["nodeName"].as_str()?;
         let runtimes = self.runtimes.read();

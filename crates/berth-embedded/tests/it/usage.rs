@@ -1,5 +1,5 @@
-//! Usage, stays and histories: the sums of a run are those of its Workloads' own times, and a reader
-//! sees only the namespaces whose workloads it may list.
+//! Usage, stays and histories: the sums of a run are those of its Workloads' own times, and a
+//! reader sees only the namespaces whose workloads it may list.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

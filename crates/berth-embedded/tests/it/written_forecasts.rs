@@ -1,4 +1,5 @@
-//! Forecasts on Workloads: which Workloads have them, what they say, and how often they are written.
+//! Forecasts on Workloads: which Workloads have them, what they say, and how often they are
+//! written.
 
 use std::time::Duration;
 
@@ -118,6 +119,27 @@ async fn the_first_places_of_a_queue_have_their_forecast_until_they_get_quota() 
     let second = [("blue", "a", None), ("green", "b", None), ("blue", "c", Some(1)), ("blue", "d", Some(2))];
     until(&client, &clock, second).await;
     assert!(!of(&client, "green", "b").await.annotations().contains_key(FORECAST_START_ANNOTATION));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_write_does_not_keep_other_workloads_without_forecasts() {
+    let (_embedded, clock, client) = cluster().await;
+    let policy = |kind: &str, spec: Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "green"}, "spec": spec});
+    let rule = json!({"apiGroups": ["kueue.x-k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["workloads"]});
+    let expression = format!(
+        "request.namespace != 'green' || !has(object.metadata.annotations) || \
+         !('{FORECAST_ANNOTATION}' in object.metadata.annotations)"
+    );
+    let spec = json!({"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": expression}]});
+    create(&client, policy("ValidatingAdmissionPolicy", spec)).await;
+    let spec = json!({"policyName": "green", "validationActions": ["Deny"]});
+    create(&client, policy("ValidatingAdmissionPolicyBinding", spec)).await;
+    for (namespace, name) in [("blue", "a"), ("green", "b"), ("blue", "c"), ("blue", "d")] {
+        create(&client, job(namespace, name)).await;
+        clock.sleep(Duration::from_secs(5)).await;
+    }
+    let wanted = [("blue", "a", None), ("green", "b", None), ("blue", "c", Some(2)), ("blue", "d", None)];
+    until(&client, &clock, wanted).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -271,8 +271,8 @@ impl PendingReason {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 
-    /// True if the workload is not evaluated for this reason. After the reason ends, a condition that
-    /// still has it would mislead its reader.
+    /// True if the workload is not evaluated for this reason. After the reason ends, a condition
+    /// that still has it would mislead its reader.
     pub fn is_block(self) -> bool {
         use PendingReason::{AdmissionGated, Deactivated, Misconfigured, OnHold, Suspended};
         matches!(self, Misconfigured | Suspended | AdmissionGated | OnHold | Deactivated)

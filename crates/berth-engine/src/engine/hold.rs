@@ -65,8 +65,8 @@ fn places(world: &mut World, admission: &Admission, shape: &Shape) -> Places {
     places
 }
 
-/// Counts the places of a workload again, after a flavor of its admission has changed. After a start
-/// of the process, workloads may be known before their flavors.
+/// Counts the places of a workload again, after a flavor of its admission has changed. After a
+/// start of the process, workloads may be known before their flavors.
 pub(crate) fn place_again(world: &mut World, id: WorkloadId) {
     let Some(holding) = world.take_holding(id) else { return };
     world.topologies.remove_usage(&holding.places);

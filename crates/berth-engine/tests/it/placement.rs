@@ -118,7 +118,7 @@ fn a_leader_gets_a_node_it_may_use_and_its_workers_the_others() {
             leader.template = template.into();
         })
     };
-    cluster.submit(led_by("nobody"));
+    cluster.submit(led_by("absent"));
     let lines = cluster.cycle();
     assert!(lines[0].ends_with("excluded: nodeSelector: 3"), "{lines:?}");
     cluster.finish("gang").submit(led_by("head")).settle();

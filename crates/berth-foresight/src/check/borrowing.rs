@@ -57,8 +57,8 @@ fn judge(
     }
 }
 
-/// True if another member of the tree lends a resource of a flavor. Limits of cohorts between them are
-/// not considered.
+/// True if another member of the tree lends a resource of a flavor. Limits of cohorts between them
+/// are not considered.
 fn is_lent(facts: &Facts<'_>, queue: &ClusterQueue, flavor: &Name, resource: &Name) -> bool {
     let tree = facts.tree(queue);
     let others = facts.others_in_tree(queue).into_iter().map(|other| &other.resource_groups);

@@ -1,8 +1,8 @@
 //! `berth check`: configuration that cannot work.
 //!
 //! Each rule is a pure function of a set of objects ([`crate::objects::Objects`]) and returns
-//! findings: the object, the field, what is wrong, and what to do. A rule says nothing about what the
-//! set does not show: without nodes and pools, for example, nothing is known about supply.
+//! findings: the object, the field, what is wrong, and what to do. A rule says nothing about what
+//! the set does not show: without nodes and pools, for example, nothing is known about supply.
 
 mod borrowing;
 mod checks;
@@ -115,8 +115,8 @@ fn text(field: impl Into<String>, message: impl Into<String>, help: impl Into<St
     Text { field: field.into(), message: message.into(), help: help.into() }
 }
 
-/// Checks a set of objects. `template` makes the nodes of a pool, and `now` is the time at which the
-/// jobs of the set would be created.
+/// Checks a set of objects. `template` makes the nodes of a pool, and `now` is the time at which
+/// the jobs of the set would be created.
 pub fn check(objects: &Objects, template: Template<'_>, now: Timestamp) -> Checked {
     let facts = Facts::new(objects, template);
     let mut findings = Findings::default();

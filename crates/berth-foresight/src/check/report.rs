@@ -55,8 +55,8 @@ pub fn json(checked: &Checked) -> Value {
     json!({"objects": checked.objects, "findings": findings, "unchecked": checked.unchecked})
 }
 
-/// The findings in the Static Analysis Results Interchange Format 2.1.0, which code hosts show beside
-/// the lines of a change.
+/// The findings in the Static Analysis Results Interchange Format 2.1.0, which code hosts show
+/// beside the lines of a change.
 pub fn sarif(checked: &Checked) -> Value {
     let index: BTreeMap<&str, usize> = RULES.iter().enumerate().map(|(number, rule)| (rule.id, number)).collect();
     let rules: Vec<Value> = RULES

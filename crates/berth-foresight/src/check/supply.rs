@@ -134,8 +134,8 @@ fn above_supply(facts: &Facts<'_>, findings: &mut Findings) {
     }
 }
 
-/// True if it is known how much of a resource machines have. It is not for counters and capacities of
-/// devices, and for devices whose classes the set does not map.
+/// True if it is known how much of a resource machines have. It is not for counters and capacities
+/// of devices, and for devices whose classes the set does not map.
 fn is_measured(facts: &Facts<'_>, resource: &Name, findings: &mut Findings) -> bool {
     if facts.translator.devices().unmeasured().contains(&**resource) {
         return false;

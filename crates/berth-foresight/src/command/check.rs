@@ -13,7 +13,8 @@ use crate::objects::{Document, Invalid, ObjectRef, Objects, Source, Template, re
 /// What to check, and how to report it.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// A file, or a folder with all files below it that end in .yaml, .yml or .json. May be repeated.
+    /// A file, or a folder with all files below it that end in .yaml, .yml or .json. May be
+    /// repeated.
     #[arg(short, long = "filename", value_name = "FILE|FOLDER")]
     pub files: Vec<PathBuf>,
     /// Format of the report.

@@ -25,8 +25,8 @@ use crate::trace::Trace;
 /// Options of `berth forecast`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The waiting job or its Workload: NAME of the default namespace, or NAMESPACE/NAME. Default: all
-    /// waiting jobs.
+    /// The waiting job or its Workload: NAME of the default namespace, or NAMESPACE/NAME. Default:
+    /// all waiting jobs.
     #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "backtest")]
     job: Option<String>,
     /// Where the state comes from.

@@ -144,9 +144,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn starts_are_summed_over_the_shown_namespaces() {
-        let forecast = |namespace: &str, name: &str, queue: &str, seconds: Option<i64>| JobForecast {
+    fn forecast(namespace: &str, name: &str, queue: &str, seconds: Option<i64>) -> JobForecast {
+        JobForecast {
             key: WorkloadKey { namespace: namespace.into(), name: name.into() },
             owner: None,
             cluster_queue: Some(queue.into()),
@@ -158,7 +157,22 @@ mod tests {
             waits_for: Vec::new(),
             unknown: None,
             withheld: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_forecast_names_the_first_jobs_that_it_waits_for_and_counts_the_others() {
+        let names = (0..5_000).map(|number| format!("blue/{number}")).chain(["green/a".to_owned()]);
+        let mut forecast = JobForecast { waits_for: names.collect(), ..forecast("blue", "next", "q", None) };
+        forecast.withhold(&|namespace| namespace == "blue");
+        assert_eq!((forecast.waits_for.len(), forecast.withheld), (5_000, 1));
+        forecast.name_at_most(20);
+        assert_eq!((forecast.waits_for.len(), forecast.withheld), (20, 4_981));
+        assert_eq!(forecast.waits_for[19], "blue/19");
+    }
+
+    #[test]
+    fn starts_are_summed_over_the_shown_namespaces() {
         let starts = Starts::of(&[
             forecast("blue", "a", "q", Some(20)),
             forecast("blue", "b", "q", None),

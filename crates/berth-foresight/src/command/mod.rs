@@ -60,7 +60,7 @@ pub struct Common {
     /// Jobs arrive this many times as fast.
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     scale: Option<f64>,
-    /// Maximum number of pods of a job: a job of more has fewer and larger pods.
+    /// Maximum number of pods of a job. A job with more pods gets fewer and larger ones.
     #[arg(long, value_name = "PODS", value_parser = clap::value_parser!(i32).range(1..))]
     pods_max: Option<i32>,
 }

@@ -20,8 +20,8 @@ impl Probe for Counted<'_> {
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Does work while a line on the error output shows its progress, after the first second. If the error
-/// output is not a terminal, there is no line.
+/// Does work while a line on the error output shows its progress, after the first second. If the
+/// error output is not a terminal, there is no line.
 pub fn during<T>(text: &(dyn Fn(Duration) -> String + Sync), work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();

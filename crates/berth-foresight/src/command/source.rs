@@ -22,8 +22,8 @@ pub struct SourceOptions {
     /// The configuration file of the controllers, unless it is the default.
     #[arg(long, value_name = "FILE")]
     configuration: Option<PathBuf>,
-    /// Run time of the jobs about which nothing is known, such as 30m or 8h. Without it, they count as
-    /// endless, and what depends on them is unknown.
+    /// Run time of the jobs about which nothing is known, such as 30m or 8h. Without it, they count
+    /// as endless, and what depends on them is unknown.
     #[arg(long, value_name = "TIME", value_parser = super::duration)]
     run_time: Option<Duration>,
 }
@@ -73,7 +73,8 @@ pub fn valid(snapshot: &Snapshot) -> anyhow::Result<Objects> {
 }
 
 impl Known {
-    /// The state of a set of objects at `at`; `run_time` is that of jobs about which nothing is known.
+    /// The state of a set of objects at `at`; `run_time` is that of jobs about which nothing is
+    /// known.
     pub fn of(objects: &Objects, at: Timestamp, run_time: Option<Duration>, template: Template<'_>) -> Known {
         let state = State::of(objects, at);
         let prospect = Prospect::new(objects, &state, &RunTimes::of(objects, run_time), template);

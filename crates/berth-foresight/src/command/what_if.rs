@@ -30,8 +30,8 @@ pub struct Options {
     /// folder; may be repeated.
     #[arg(short, long = "filename", value_name = "FILE|FOLDER")]
     files: Vec<PathBuf>,
-    /// Change a nominal quota: blue/spot/nvidia.com/gpu=+8 adds 8, =-8 takes 8 away, =8 sets 8. May be
-    /// repeated.
+    /// Change a nominal quota: blue/spot/nvidia.com/gpu=+8 adds 8, =-8 takes 8 away, =8 sets 8. May
+    /// be repeated.
     #[arg(long, value_name = "CLUSTERQUEUE/FLAVOR/RESOURCE=QUANTITY", allow_hyphen_values = true)]
     quota: Vec<String>,
     /// Give a job or Workload another priority. May be repeated.
@@ -40,12 +40,12 @@ pub struct Options {
     /// Give a node pool another maximum number of nodes. May be repeated.
     #[arg(long, value_name = "NODEPOOL=NODES")]
     pool: Vec<String>,
-    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main, or all objects with a label, such as
-    /// Node/example.com/rack=r3 for a lost rack. May be repeated.
+    /// Leave out an object, such as Node/gpu-7 or LocalQueue/blue/main, or all objects with a
+    /// label, such as Node/example.com/rack=r3 for a lost rack. May be repeated.
     #[arg(long, value_name = "KIND/[NAMESPACE/]NAME|KIND/LABEL=VALUE")]
     without: Vec<String>,
-    /// A price per hour of a CPU, a GiB of memory or a piece of another resource, for the cost of both
-    /// futures; may be repeated.
+    /// A price per hour of a CPU, a GiB of memory or a piece of another resource, for the cost of
+    /// both futures; may be repeated.
     #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
     prices: Vec<String>,
     /// Show all jobs, not only those for which something changes.

@@ -1,13 +1,13 @@
 //! Compares forecasts within a replayed trace with what happened then.
 //!
-//! The trace is replayed under a policy. At the submissions of jobs that had to wait, evenly chosen,
-//! a forecast is made from what was known at that instant: the jobs that ran and waited, and the run
-//! times of the jobs that had ended. Two anchors are computed from the same knowledge:
+//! The trace is replayed under a policy. At the submissions of jobs that had to wait, evenly
+//! chosen, a forecast is made from what was known at that instant: the jobs that ran and waited,
+//! and the run times of the jobs that had ended. Two anchors are computed from the same knowledge:
 //!
 //! - position: the job's position in its queue, times the mean time between the last starts of the
 //!   queue;
-//! - limits: Slurm's rule. The engine runs forward once, every job runs as long as its declared limit
-//!   allows, and no job arrives.
+//! - limits: Slurm's rule. The engine runs forward once, every job runs as long as its declared
+//!   limit allows, and no job arrives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

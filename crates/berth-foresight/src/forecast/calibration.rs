@@ -2,8 +2,8 @@
 //!
 //! The draws of a forecast take the run times of different jobs as independent, and know no outage
 //! and no campaign of a user. Their 90th percentile is therefore too early. The correction is that
-//! of conformal prediction: the ratio of true waits to forecast percentiles was below some factor in
-//! nine of ten forecasts so far, and the next percentile is multiplied by that factor.
+//! of conformal prediction: the ratio of true waits to forecast percentiles was below some factor
+//! in nine of ten forecasts so far, and the next percentile is multiplied by that factor.
 
 use std::collections::VecDeque;
 use std::time::Duration;

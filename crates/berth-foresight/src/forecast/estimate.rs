@@ -1,8 +1,8 @@
 //! Run times of jobs that have not ended, from those of jobs that have.
 //!
 //! The estimate of a job is a distribution: the run times of the last jobs of the same user and
-//! size; if there are fewer than [`ENOUGH`], those of the same user, of the same tenant and size, of
-//! the same tenant, or of all. A job that already runs for some time has a longer run time than
+//! size; if there are fewer than [`ENOUGH`], those of the same user, of the same tenant and size,
+//! of the same tenant, or of all. A job that already runs for some time has a longer run time than
 //! that. No run time is longer than the declared limit.
 
 use std::collections::{HashMap, VecDeque};

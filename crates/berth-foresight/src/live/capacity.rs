@@ -1,9 +1,9 @@
 //! The nodes behind the quota: which pods of admitted jobs run, and when.
 //!
-//! Pods are placed one by one, those of higher priority and of earlier admissions first, each on the
-//! first node where it fits. A pool grows by a node where a pod fits on none, up to its maximum; the
-//! node is usable after the pool's delays. A pod whose flavor has no node and no pool runs as soon as
-//! earlier pods of the flavor did. Nodes that become empty are kept.
+//! Pods are placed one by one, those of higher priority and of earlier admissions first, each on
+//! the first node where it fits. A pool grows by a node where a pod fits on none, up to its
+//! maximum; the node is usable after the pool's delays. A pod whose flavor has no node and no pool
+//! runs as soon as earlier pods of the flavor did. Nodes that become empty are kept.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -90,8 +90,8 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The node pools of the objects. Without any, capacity is not limited: how many nodes the cloud
-    /// of a real cluster would add is not known.
+    /// The node pools of the objects. Without any, capacity is not limited: how many nodes the
+    /// cloud of a real cluster would add is not known.
     pub fn of(objects: &Objects, state: &State, template: Template<'_>) -> Pools {
         let mut groups = Vec::new();
         let devices = objects.devices();
@@ -397,7 +397,8 @@ fn pool_creating(objects: &Objects, name: &str) -> Vec<(String, Time)> {
     creating.iter().map(|it| (it.name.clone(), translate::time(it.ordered_at.0))).collect()
 }
 
-/// When a node and its accelerators are ready: now, or at the times that a simulated node announces.
+/// When a node and its accelerators are ready: now, or at the times that a simulated node
+/// announces.
 fn ready_at(node: &Node, now: Time) -> Time {
     let annotations = node.metadata.annotations.as_ref();
     let at = |key: &str| {

@@ -1,9 +1,9 @@
 //! When does each waiting job start?
 //!
-//! The engine runs forward from the state as often as there are draws, each with other run times. The
-//! admissions of all draws give the median and the 90th percentile. A job that is not admitted in a
-//! draw, because it waits for jobs of unknown run time, counts as admitted last; if the percentile is
-//! one of these, it is unknown.
+//! The engine runs forward from the state as often as there are draws, each with other run times.
+//! The admissions of all draws give the median and the 90th percentile. A job that is not admitted
+//! in a draw, because it waits for jobs of unknown run time, counts as admitted last; if the
+//! percentile is one of these, it is unknown.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::objects::{ObjectRef, Objects, Template};
 /// Most jobs that a forecast names as those it waits for.
 const NAMED_MAX: usize = 5;
 
-/// Number of waiting jobs after whose starts a forecast, or a comparison, ends: later starts depend on
-/// too much that is not known, and an answer takes a few seconds at most.
+/// Number of waiting jobs after whose starts a forecast, or a comparison, ends: later starts depend
+/// on too much that is not known, and an answer takes a few seconds at most.
 pub const STARTS_MAX: usize = 20_000;
 
 /// How to forecast.
@@ -57,7 +57,7 @@ pub struct JobForecast {
     pub waits_for: Vec<String>,
     /// Why the median is unknown.
     pub unknown: Option<Unknown>,
-    /// Number of further jobs that it waits for, and that the reader may not know.
+    /// Number of further jobs that it waits for, which are not named.
     pub withheld: usize,
 }
 
@@ -96,6 +96,12 @@ impl JobForecast {
         if let Some(Unknown::RunTimes(names)) = &mut self.unknown {
             names.retain(known);
         }
+    }
+
+    /// Names only the first jobs that it waits for, and counts the others.
+    pub fn name_at_most(&mut self, count: usize) {
+        self.withheld += self.waits_for.len().saturating_sub(count);
+        self.waits_for.truncate(count);
     }
 
     /// Namespaces of the job and of those that it names.
@@ -142,7 +148,8 @@ impl Prospect {
         }
     }
 
-    /// Ends forecasts and comparisons after the starts of so many waiting jobs, instead of [`STARTS_MAX`].
+    /// Ends forecasts and comparisons after the starts of so many waiting jobs, instead of
+    /// [`STARTS_MAX`].
     #[must_use]
     pub fn with_starts_max(self, starts_max: usize) -> Prospect {
         Prospect { starts_max, ..self }
@@ -157,7 +164,8 @@ impl Prospect {
         future::run(&load, &self.config, Some(&self.pools), until)
     }
 
-    /// The future with the median of each run time, up to the limit of starts and to the instant `last`.
+    /// The future with the median of each run time, up to the limit of starts and to the instant
+    /// `last`.
     pub fn expected(&self, last: Option<Time>) -> Future {
         self.run(|_, time| time.median(), Until::Limit { starts_max: self.starts_max, last })
     }
@@ -223,8 +231,8 @@ impl Ends {
     }
 }
 
-/// The futures of all draws, as many at once as there are CPUs. Draws are independent, so the result
-/// does not depend on the number of CPUs.
+/// The futures of all draws, as many at once as there are CPUs. Draws are independent, so the
+/// result does not depend on the number of CPUs.
 fn drawn(prospect: &Prospect, draws: usize, until: Until) -> Vec<Future> {
     let one = |number: usize| prospect.run(|place, time| time.drawn(number as u64, place), until);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(draws);

@@ -1,8 +1,9 @@
 //! What is known of the run times of live jobs.
 //!
 //! In this order: the run time that the pods declare (annotation `berth.dev/run-duration`), the run
-//! times of similar jobs that have ended ([`Estimator`]), the declared maximum, and a default that the
-//! user states. Similar jobs are those of the same cluster queue whose names differ in numbers only.
+//! times of similar jobs that have ended ([`Estimator`]), the declared maximum, and a default that
+//! the user states. Similar jobs are those of the same cluster queue whose names differ in numbers
+//! only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ impl RunTime {
     }
 }
 
-/// Run times of the jobs that have ended, and times from their reservation of quota to running pods.
+/// Run times of the jobs that have ended, and times from their reservation of quota to running
+/// pods.
 #[derive(Debug, Default)]
 pub struct RunTimes {
     estimator: Estimator,

@@ -1,7 +1,7 @@
 //! What would change, and for which jobs?
 //!
-//! The same state runs forward twice, once with the changes and once without, with the median of each
-//! run time. Nothing is changed in the cluster.
+//! The same state runs forward twice, once with the changes and once without, with the median of
+//! each run time. Nothing is changed in the cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,8 +52,8 @@ pub struct Figures {
     pub evictions: u64,
     /// Work that evictions lose.
     pub lost: Duration,
-    /// Share of nominal quota in use per resource, from now until the last waiting job of both futures
-    /// is admitted: later, nothing competes for it. Empty if nothing waits.
+    /// Share of nominal quota in use per resource, from now until the last waiting job of both
+    /// futures is admitted: later, nothing competes for it. Empty if nothing waits.
     pub utilization: BTreeMap<Name, f64>,
     /// Jain's index over the mean bounded slowdowns of the cluster queues' jobs that end: 1 if all
     /// queues' jobs are slowed down alike.
@@ -131,8 +131,8 @@ pub fn compare(before: Side<'_>, after: Side<'_>, prices: &Prices) -> Comparison
     }
 }
 
-/// The futures without and with the changes. If one of them reaches the limit of starts, both end at the
-/// earlier end: a job that starts in one of them only would look like a difference.
+/// The futures without and with the changes. If one of them reaches the limit of starts, both end
+/// at the earlier end: a job that starts in one of them only would look like a difference.
 fn futures(before: &Prospect, after: &Prospect) -> (Future, Future) {
     let old = before.expected(None);
     let new = after.expected(old.cut);

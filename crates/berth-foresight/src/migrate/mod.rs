@@ -1,9 +1,9 @@
 //! `berth migrate --check`: whether Berth can take over from Kueue, before anything is changed.
 //!
-//! Each stored object of Kueue gets a verdict: it works the same, with a difference, or a part of it
-//! is not supported ([`verdict`]). The decisions that would differ are computed by the controllers'
-//! own functions and by the engine ([`decisions`]): workloads that would be stopped or not
-//! recognized, and pending ones in another order.
+//! Each stored object of Kueue gets a verdict: it works the same, with a difference, or a part of
+//! it is not supported ([`verdict`]). The decisions that would differ are computed by the
+//! controllers' own functions and by the engine ([`decisions`]): workloads that would be stopped or
+//! not recognized, and pending ones in another order.
 
 mod command_line;
 pub mod decisions;
@@ -182,8 +182,8 @@ fn complete_namespace(value: &mut Value) {
     }
 }
 
-/// Kueue's configuration in a document: the file itself, or the ConfigMap of an installation. `None`
-/// if the document is something else.
+/// Kueue's configuration in a document: the file itself, or the ConfigMap of an installation.
+/// `None` if the document is something else.
 fn configuration(value: &Value) -> Option<Result<Value, String>> {
     if validate::is_configuration(value) {
         return Some(Ok(value.clone()));

@@ -116,8 +116,8 @@ impl<'a> Judge<'a> {
         notes
     }
 
-    /// Fields that Berth's definition lacks, and values that Berth would reject if they were written
-    /// again.
+    /// Fields that Berth's definition lacks, and values that Berth would reject if they were
+    /// written again.
     fn schema(&mut self, kind: &str, value: &Value) -> Vec<Note> {
         let version = value["apiVersion"].as_str().and_then(|it| it.split_once('/')).map_or("", |(_, version)| version);
         let key = (kind.to_owned(), version.to_owned());

@@ -47,8 +47,8 @@ pub fn repels(taint: &Taint) -> bool {
     taint.effect != TaintEffect::PreferNoSchedule
 }
 
-/// True if the API server adds tolerations for the extended resources that pods request (admission plugin
-/// ExtendedResourceToleration): embedded clusters do, and GKE does.
+/// True if the API server adds tolerations for the extended resources that pods request (admission
+/// plugin ExtendedResourceToleration): embedded clusters do, and GKE does.
 pub fn adds_tolerations(objects: &Objects) -> bool {
     let is_of_gke = |node: &Node| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(POOL_LABEL));
     !objects.node_pools.is_empty() || objects.nodes.values().any(|node| is_of_gke(&node.object))
@@ -99,8 +99,8 @@ pub(super) fn all(objects: &Objects, template: Template<'_>) -> Vec<Machines> {
     machines
 }
 
-/// The devices of one machine of a pool: those that it declares, or the most that one of its nodes has
-/// published.
+/// The devices of one machine of a pool: those that it declares, or the most that one of its nodes
+/// has published.
 pub fn pool_devices(objects: &Objects, devices: &Devices, name: &str) -> BTreeMap<String, i64> {
     let declared = objects.node_pools.get(name).map(|pool| of_machine(&pool.object.spec.devices, name));
     let mut most = devices.supply(declared.iter().flatten());

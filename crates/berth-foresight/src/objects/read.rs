@@ -57,8 +57,8 @@ fn parts(text: &str) -> Vec<(usize, &str)> {
 }
 
 impl Objects {
-    /// Reads documents. Those of a live cluster were validated by its API server, so only those with
-    /// a source are validated. Of two objects with one name, the first counts.
+    /// Reads documents. Those of a live cluster were validated by its API server, so only those
+    /// with a source are validated. Of two objects with one name, the first counts.
     pub fn read(documents: Vec<Document>) -> Objects {
         let mut objects = Objects::default();
         let (configurations, documents): (Vec<_>, Vec<_>) =

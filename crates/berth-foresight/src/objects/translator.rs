@@ -59,8 +59,8 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// Takes the requests that the controllers recorded in the status of a waiting workload. False if they
-/// recorded none.
+/// Takes the requests that the controllers recorded in the status of a waiting workload. False if
+/// they recorded none.
 fn as_recorded(workload: &api::Workload, translated: &mut Workload) -> bool {
     let recorded = workload.status.as_ref().map(|status| status.resource_requests.as_slice()).unwrap_or_default();
     for set in &mut translated.pod_sets {

@@ -7,8 +7,8 @@ use berth_controllers::webhooks::{Request, Webhooks};
 use serde_json::Value;
 
 /// Defaults an object of Kueue, and checks it by its definition and by the webhooks' rules. The CEL
-/// rules of the definition are not evaluated. An error has a text per problem, which starts with the
-/// field.
+/// rules of the definition are not evaluated. An error has a text per problem, which starts with
+/// the field.
 pub fn kueue(document: &mut Value, config: &Config) -> Result<(), Vec<String>> {
     let version = document["apiVersion"].as_str().unwrap_or_default().to_owned();
     let kind = document["kind"].as_str().unwrap_or_default().to_owned();

@@ -51,8 +51,8 @@ impl BuiltIn {
         file::unchecked(&self.name(), self.manifests(trace)).expect("a test reads the manifests of each policy")
     }
 
-    /// The manifests of the policy. Tenants are names of objects, also where Kubernetes would reject
-    /// such a name.
+    /// The manifests of the policy. Tenants are names of objects, also where Kubernetes would
+    /// reject such a name.
     fn manifests(self, trace: &Trace) -> Vec<Value> {
         let mut manifests =
             vec![json!({"apiVersion": VERSION, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}})];

@@ -27,7 +27,8 @@ pub struct Changes {
     pub priorities: Vec<String>,
     /// `NODEPOOL=NODES`: maximum number of nodes.
     pub pools: Vec<String>,
-    /// `KIND/[NAMESPACE/]NAME` of objects to leave out, or `KIND/LABEL=VALUE` of all with this label.
+    /// `KIND/[NAMESPACE/]NAME` of objects to leave out, or `KIND/LABEL=VALUE` of all with this
+    /// label.
     pub without: Vec<String>,
 }
 
@@ -40,7 +41,7 @@ impl Changes {
     /// The snapshot with the changes.
     ///
     /// # Errors
-    /// A change names an object that is not there, or a value that is none.
+    /// A change names an object that the snapshot lacks, or an invalid value.
     pub fn apply(&self, snapshot: &Snapshot) -> Result<Snapshot, ChangeError> {
         let mut changed = snapshot.clone();
         for manifest in &self.manifests {

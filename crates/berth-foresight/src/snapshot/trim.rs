@@ -91,8 +91,8 @@ fn keep(value: &mut Value, wanted: &[&str]) {
     }
 }
 
-/// Removes the messages of conditions and checks, which name other objects. They are required fields,
-/// so they stay as empty strings.
+/// Removes the messages of conditions and checks, which name other objects. They are required
+/// fields, so they stay as empty strings.
 fn without_messages(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,8 +1,8 @@
 //! The per-job extract of Microsoft's Philly trace: `timestamp,duration,num_gpus,gpu_time,cluster`.
 //!
 //! The timestamp is a local date and time without a zone, read as UTC; it is the submission. The
-//! virtual cluster is the tenant. A job with up to eight GPUs is one pod, a larger one has a pod per
-//! eight GPUs: the machines of Philly have eight.
+//! virtual cluster is the tenant. A job with up to eight GPUs is one pod, a larger one has a pod
+//! per eight GPUs: the machines of Philly have eight.
 
 use std::sync::Arc;
 use std::time::Duration;

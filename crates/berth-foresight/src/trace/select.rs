@@ -20,8 +20,8 @@ pub struct Selection {
     pub limit: Option<usize>,
     /// Arrivals are this many times as fast; above zero.
     pub scale: Option<f64>,
-    /// Maximum number of pods of a job, at least 1: a job of more has fewer and larger ones, which
-    /// request as much together.
+    /// Maximum number of pods of a job, at least 1. A job with more pods gets fewer and larger
+    /// ones, which request as much together.
     pub pods_max: Option<i32>,
 }
 

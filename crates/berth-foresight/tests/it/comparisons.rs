@@ -52,7 +52,8 @@ fn use_fairness_and_cost_are_those_of_the_same_hours() {
     let text = report(&["--quota", "blue/default/cpu=+3", "--price", "cpu=2", "-o", "json"]).expect("a report");
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let (before, after) = (&json["before"], &json["after"]);
-    // In the hour before the second job of blue starts, both CPUs are in use; with the change, three of five.
+    // In the hour before the second job of blue starts, both CPUs are in use; with the change,
+    // three of five.
     assert_eq!((&before["utilization"]["cpu"], &after["utilization"]["cpu"]), (&json!(1.0), &json!(0.6)), "{json:#}");
     // The mean slowdowns of blue and green are 1.5 and 1: (1.5 + 1)² / (2 × (1.5² + 1²)).
     let fairness = before["fairness"].as_f64().expect("a number");

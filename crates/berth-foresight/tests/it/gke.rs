@@ -301,9 +301,9 @@ fn what_if_with_more_reserved_gpus_predicts_what_applying_it_does() {
     });
 }
 
-/// The jobs whose quota the explanation of a job names as what it lacks, as `namespace/job`. Of many
-/// holders, an explanation names some and counts the others: then the other holders of the same flavor
-/// are among them.
+/// The jobs whose quota the explanation of a job names as what it lacks, as `namespace/job`. Of
+/// many holders, an explanation names some and counts the others: then the other holders of the
+/// same flavor are among them.
 async fn blockers(
     cluster: &Cluster,
     job: &str,

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::template;
 
-/// Ten jobs of one CPU for an hour wait in a queue of one CPU. The last one has the highest priority.
+/// Ten jobs of one CPU for an hour wait in a queue of one CPU. The last one has the highest
+/// priority.
 fn objects() -> Objects {
     with_quota(1)
 }
@@ -91,7 +92,8 @@ fn compared(before: u32, after: u32) -> Comparison {
 
 #[test]
 fn both_futures_of_a_comparison_end_when_one_of_them_reaches_the_limit() {
-    // Of two CPUs, the third and the fourth job start after an hour. Of one CPU, two jobs have started then.
+    // Of two CPUs, the third and the fourth job start after an hour. Of one CPU, two jobs have
+    // started then.
     for (before, after, starts) in [(1, 2, [2, 4]), (2, 1, [4, 2])] {
         let comparison = compared(before, after);
         let cut = comparison.cut.expect("an end");

@@ -40,7 +40,8 @@ fn shared_pods_leave_whole_gpus_for_pods_that_need_several() {
     let pods = [pod(1000, 1, 500, &[]), pod(1000, 1, 500, &[]), pod(1000, 4, 1000, &[]), pod(1000, 1, 500, &[])];
     for placement in [Placement::BestFit, Placement::LeastFragmentation] {
         let packing = pack(&nodes, &pods, placement);
-        // The pods that share GPUs are all on one node; only the second pod with four GPUs is rejected.
+        // The pods that share GPUs are all on one node; only the second pod with four GPUs is
+        // rejected.
         assert_eq!((packing.allocated, packing.rejected), (6.5, 1), "{placement:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Tainted machines with accelerators: the API server adds the toleration to pods that request them.
+//! Tainted machines with accelerators: the API server adds the toleration to pods that request
+//! them.
 
 use berth_foresight::check::{Severity, check};
 use berth_foresight::command::source::Known;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use berth_apimachinery::builtin::PROTOBUF_FIELDS;
 
-/// One message.
+/// A protobuf message of a kind.
 #[derive(Debug)]
 pub(super) struct Message {
     /// Name, such as `core.v1.Pod`.

@@ -339,8 +339,8 @@ mod tests {
     use super::*;
     use berth_apimachinery::meta::GroupVersionKind;
 
-    /// `docs/kinds.md` names each kind once, with the part of Berth that acts on it, or the reason why
-    /// none does.
+    /// `docs/kinds.md` names each kind once, with the part of Berth that acts on it, or the reason
+    /// why none does.
     #[test]
     fn every_built_in_kind_is_documented_once() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kinds.md");

@@ -1,16 +1,85 @@
-//! ResourceClaims, ResourceClaimTemplates and ResourceSlices (resource.k8s.io/v1): defaults and
-//! validation.
+//! DeviceClasses, ResourceClaims, ResourceClaimTemplates and ResourceSlices (resource.k8s.io/v1):
+//! defaults and validation.
 
 use std::collections::HashSet;
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::names;
+use berth_cel::device::Selector;
 use serde_json::{Map, Value, json};
 
+use super::pod_container::is_extended;
 use super::pod_volumes::driver_name;
 use super::rules::{items, named, number, required, text};
 use super::{Context, Strategy, immutable, pod_placement, same, set_default, set_default_text, spec_mut};
+
+/// Maximum number of selectors, and of configurations, of a device class.
+const CLASS_ITEMS_MAX: usize = 32;
+
+/// DeviceClasses: kinds of devices that requests name.
+pub(crate) struct Classes;
+
+impl Strategy for Classes {
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, class: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let (path, spec) = (Path::new("spec"), &class["spec"]);
+        for field in ["selectors", "config"] {
+            let (count, at) = (items(&spec[field]).len(), path.child(field));
+            if count > CLASS_ITEMS_MAX {
+                errors.push(Error::too_many(&at, count as i64, CLASS_ITEMS_MAX as i64));
+            }
+        }
+        let list = path.child("selectors");
+        for (index, selector) in items(&spec["selectors"]).iter().take(CLASS_ITEMS_MAX).enumerate() {
+            check_selector(selector, &list.index(index), &mut errors);
+        }
+        let list = path.child("config");
+        for (index, config) in items(&spec["config"]).iter().take(CLASS_ITEMS_MAX).enumerate() {
+            check_configuration(config, &list.index(index), &mut errors);
+        }
+        if let Some(resource) = spec["extendedResourceName"].as_str().filter(|name| !is_extended(name)) {
+            let detail = "must be a valid extended resource name";
+            errors.push(Error::invalid(&path.child("extendedResourceName"), resource, detail));
+        }
+        errors
+    }
+}
+
+/// Validates a selector of devices.
+fn check_selector(selector: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let at = path.child("cel");
+    if !selector["cel"].is_object() {
+        errors.push(Error::required(&at, ""));
+        return;
+    }
+    let expression = text(&selector["cel"], "expression");
+    if let Err(why) = Selector::compile(expression) {
+        errors.push(Error::invalid(&at.child("expression"), expression, why));
+    }
+}
+
+/// Validates the configuration of a driver.
+fn check_configuration(config: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let (opaque, at) = (&config["opaque"], path.child("opaque"));
+    if !opaque.is_object() {
+        errors.push(Error::required(&at, ""));
+        return;
+    }
+    if required(opaque, "driver", &at, errors) {
+        driver_name(text(opaque, "driver"), &at.child("driver"), errors);
+    }
+    let parameters = at.child("parameters");
+    match &opaque["parameters"] {
+        Value::Object(_) => {}
+        Value::Null => errors.push(Error::required(&parameters, "")),
+        _ => errors.push(Error::invalid(&parameters, "<value omitted>", "must be a valid JSON object")),
+    }
+}
 
 /// Sets the defaults of a claim, also inside templates.
 fn claim_spec(spec: &mut Map<String, Value>) {

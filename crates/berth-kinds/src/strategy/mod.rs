@@ -26,6 +26,7 @@ pub mod pod_ephemeral;
 mod pod_placement;
 pub mod pod_resize;
 mod pod_security;
+mod pod_status;
 mod pod_validation;
 mod pod_volumes;
 mod priority_class;
@@ -244,6 +245,7 @@ pub fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("networking.k8s.io", "ingresses") => &networking::Ingresses,
         ("networking.k8s.io", "ingressclasses") => &networking::IngressClasses,
         ("policy", "poddisruptionbudgets") => &disruption::DisruptionBudgets,
+        ("resource.k8s.io", "deviceclasses") => &devices::Classes,
         ("resource.k8s.io", "resourceclaims") => &devices::Claims,
         ("resource.k8s.io", "resourceclaimtemplates") => &devices::Templates,
         ("resource.k8s.io", "resourceslices") => &devices::Slices,

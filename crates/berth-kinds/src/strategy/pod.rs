@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::pod_defaults::{pod, qos_class};
 use super::pod_validation::{SpecOwner, pod_spec, pod_update};
-use super::{Context, Strategy, spec_mut};
+use super::{Context, Strategy, pod_status, spec_mut};
 
 /// Annotation of a mirror pod, which represents a static pod of its node.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -63,6 +63,10 @@ impl Strategy for Pods {
         let path = Path::new("metadata.annotations");
         errors.extend(rejected.map(|detail| Error::forbidden(&path.key(MIRROR), detail)));
         errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<Error> {
+        pod_status::device_claims(new)
     }
 
     fn is_graceful(&self) -> bool {

@@ -524,6 +524,9 @@ fn resources(resources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
+/// Prefix of the requests for a resource in quotas of objects.
+const QUOTA_PREFIX: &str = "requests.";
+
 /// Validates the name of a resource of a container.
 fn resource_name(name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let before = errors.len();
@@ -570,7 +573,10 @@ fn is_pages(name: &str) -> bool {
 }
 
 /// True if a resource is extended: named `domain/name`, with a domain outside kubernetes.io. Such
-/// resources are counted in whole units and never overcommitted.
+/// resources are counted in whole units and never overcommitted. The name must also be valid with the
+/// prefix `requests.`, with which quotas of objects name it.
 pub fn is_extended(name: &str) -> bool {
-    name.split_once('/').is_some_and(|(domain, _)| !(domain == "kubernetes.io" || domain.ends_with(".kubernetes.io")))
+    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+    let is_request = name.starts_with(QUOTA_PREFIX);
+    !is_native && !is_request && names::is_qualified_name(&format!("{QUOTA_PREFIX}{name}")).is_empty()
 }

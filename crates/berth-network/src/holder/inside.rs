@@ -117,7 +117,8 @@ async fn unused(state: &State, lock: &Lock) {
     let mut clients = state.clients.subscribe();
     loop {
         let _ = clients.wait_for(|count| *count == 0).await;
-        // No client disconnects pods that end now: the kernel does, once nothing uses their namespaces.
+        // No client disconnects pods that end now: the kernel does, once nothing uses their
+        // namespaces.
         state.links.forget_namespaces();
         tokio::time::sleep(IDLE).await;
         let is_unused =

@@ -46,8 +46,8 @@ mod errno {
 /// differs between the clusters of a machine. The kernel's default group is 0.
 const REMOVED: u32 = 0xbe00_0000;
 
-/// Time during which the interfaces of pods that end are gathered. Within it, the address of a pod that
-/// has ended is not free.
+/// Time during which the interfaces of pods that end are gathered. Within it, the address of a pod
+/// that has ended is not free.
 const GATHERING: Duration = Duration::from_millis(500);
 
 /// Name of the loopback interface.
@@ -332,14 +332,14 @@ impl Links {
         self.handle.link().set(message).execute().await.map_err(LinkError::of(what))
     }
 
-    /// Deletes a pod's interface. Succeeds if it does not exist. This takes up to [`GATHERING`] longer
-    /// than necessary, see [`Self::delete_ports`].
+    /// Deletes a pod's interface. Succeeds if it does not exist. This takes up to [`GATHERING`]
+    /// longer than necessary, see [`Self::delete_ports`].
     pub(crate) async fn disconnect(&self, pod: &PodUid) -> Result<(), LinkError> {
         self.delete_ports([self.identity.interface(pod)], GATHERING).await
     }
 
-    /// Closes the network namespaces of connected pods. The kernel deletes the interface of a pod whose
-    /// processes have all ended, also if [`Self::disconnect`] is not called.
+    /// Closes the network namespaces of connected pods. The kernel deletes the interface of a pod
+    /// whose processes have all ended, also if [`Self::disconnect`] is not called.
     pub(crate) fn forget_namespaces(&self) {
         self.namespaces.lock().clear();
     }
@@ -348,8 +348,8 @@ impl Links {
     ///
     /// To delete an interface or a network namespace, the kernel waits several times until all CPUs
     /// have noticed, and no other process can change the network in the meantime: pods that start
-    /// wait for pods that end. The interfaces of a group are deleted together, with the waits of one,
-    /// and so are namespaces that end at the same time.
+    /// wait for pods that end. The interfaces of a group are deleted together, with the waits of
+    /// one, and so are namespaces that end at the same time.
     async fn delete_ports(
         &self,
         names: impl IntoIterator<Item = String>,

@@ -17,8 +17,8 @@ const TABLE_LOCAL: u32 = 255;
 /// Number of the routing table that the kernel searches after that.
 pub(super) const TABLE_MAIN: u32 = 254;
 
-/// Chooses the range of a pod network in a namespace of its own. The machine must not use the range,
-/// because pods could not reach its addresses.
+/// Chooses the range of a pod network in a namespace of its own. The machine must not use the
+/// range, because pods could not reach its addresses.
 pub(crate) async fn free_range(
     wanted: Option<Ipv4Net>,
     known: Option<Ipv4Net>,

@@ -121,7 +121,7 @@ fn pods_that_end_together_are_disconnected_and_the_others_stay_connected() {
             }
         });
         let left = futures::future::join_all(releases).await;
-        assert_eq!(left, vec![2; ended.len()], "they are deleted one after the other");
+        assert_eq!(left, vec![2; ended.len()], "the interfaces are deleted one after the other");
         network.release(&ended[0]).await.expect("a repeated release fails");
         let server = server_in(&b, address_b).await;
         assert_eq!(a.run(move || ask(server)).await.unwrap(), address_a.to_string());

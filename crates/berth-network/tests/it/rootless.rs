@@ -219,7 +219,8 @@ fn the_holder_ends_once_neither_a_process_nor_a_pod_uses_the_network() {
         assert_eq!(holders(folder.path()).len(), 1, "a pod uses the network");
         drop(pod);
         eventually("the holder's end", async || holders(folder.path()).is_empty().then_some(())).await;
-        // The next process creates another network. A pod of the former one cannot be connected to it.
+        // The next process creates another network. A pod of the former one cannot be connected to
+        // it.
         let (network, _) = open(folder.path()).await;
         assert!(network.is_new());
         let stranger = Space::new();

@@ -345,7 +345,8 @@ fn pods_of_two_clusters_reach_the_services_of_their_own() {
             assert_eq!(answer, *text);
         }
         assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
-        // Pods on the machine's network find the Services of their own cluster by variables and names.
+        // Pods on the machine's network find the Services of their own cluster by variables and
+        // names.
         for (world, client, _, text) in &clusters {
             let address = world.network.address_of_service_on_host(Ipv4Addr::new(10, 96, 0, 9));
             assert_eq!(address.is_loopback(), *text == "the second", "{address}");

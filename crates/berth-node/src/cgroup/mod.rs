@@ -83,10 +83,10 @@ pub(crate) struct Entrance(Vec<std::fs::File>);
 impl Entrance {
     /// Moves this process, which has one thread, into the group.
     ///
-    /// A process that moves its own thread takes no lock of the kernel that every start and end of a
-    /// process takes as well. To move another process, the kernel waits until all CPUs have noticed
-    /// that lock, and nothing can create or remove a group in the meantime. Version 2 moves whole
-    /// processes only.
+    /// A process that moves its own thread takes no lock of the kernel that every start and end of
+    /// a process takes as well. To move another process, the kernel waits until all CPUs have
+    /// noticed that lock, and nothing can create or remove a group in the meantime. Version 2 moves
+    /// whole processes only.
     pub fn enter(self) -> io::Result<()> {
         const THIS: &[u8] = b"0";
         self.0.into_iter().try_for_each(|mut file| io::Write::write_all(&mut file, THIS))
@@ -388,12 +388,12 @@ fn folders_within(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Releases the file cache that is charged to a group of the memory controller and to its former
-/// children. The kernel keeps a removed group for as long as such a page exists, and each group that
-/// it keeps makes new groups and mounts slower. Best effort: dirty pages stay.
+/// children. The kernel keeps a removed group for as long as such a page exists, and each group
+/// that it keeps makes new groups and mounts slower. Best effort: dirty pages stay.
 ///
 /// The kernel waits for a task on each CPU first, which takes 10 to 30 ms on a busy machine. Most
-/// groups have no such page: the files of a container are removed before its group, and it joins its
-/// groups after its root was built.
+/// groups have no such page: the files of a container are removed before its group, and it joins
+/// its groups after its root was built.
 fn release_cache(folder: &Path) {
     let statistics = folder.join("memory.stat");
     // The names in version 1 and 2 of control groups.

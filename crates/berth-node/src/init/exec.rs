@@ -54,8 +54,8 @@ pub(super) fn attach_streams(terminal: Option<Terminal>, streams: &[OwnedFd]) ->
     rustix::stdio::dup2_stderr(stderr).map_err(failed)
 }
 
-/// Moves this process into the namespaces of a container's process. It is in the right PID
-/// namespace already.
+/// Moves this process into the mount and control-group namespaces of a container's process. Both
+/// processes are in the same PID namespace already.
 pub(super) fn join(process: &OwnedFd) -> Result<()> {
     let namespaces = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::CONTROL_GROUP;
     move_into_thread_name_spaces(process.as_fd(), namespaces)

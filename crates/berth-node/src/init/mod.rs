@@ -80,8 +80,8 @@ fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result
         let root = root::build(entry)?;
         terminal = if config.tty { Some(exec::open_terminal(&root.path.join("dev/ptmx"))?) } else { None };
         root.enter()?;
-        // The folders of the root are Berth's. In the container's group, their pages in the file cache
-        // would keep the kernel from freeing the group after the container has ended.
+        // The folders of the root are Berth's. In the container's group, their pages in the file
+        // cache would keep the kernel from freeing the group after the container has ended.
         entrance.map_or(Ok(()), Entrance::enter).map_err(failed)?;
         unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|error| internal("unshare", error))?;
         user::resolve(entry)?

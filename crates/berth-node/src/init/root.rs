@@ -169,8 +169,8 @@ fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<Files> {
 }
 
 /// The layer that covers parts of the host's files: a file system in memory at `path`, below the
-/// overlay that is mounted there next. On a disk, some twenty files per container would be written and
-/// removed, and a removal waits for the disk if it tells the disk about every free block (mount option
+/// overlay that is mounted there next. On a disk, some twenty files per container would be written
+/// and removed, and a removal waits for the disk if each free block is discarded (mount option
 /// `discard`). Old kernels do not support the needed attributes in memory (user namespaces before
 /// Linux 6.6). There, the writable layer covers these parts.
 fn cover_layer(upper: &Path, path: &Path, is_user: bool) -> Result<PathBuf> {

@@ -20,8 +20,8 @@ use super::{Result, at};
 const PASSWORDS: [(&str, &str, &str); 2] =
     [("/etc/shadow", "/etc/passwd", ":*:::::::"), ("/etc/gshadow", "/etc/group", ":*::")];
 
-/// Covers the secrets of the file system `/` in a layer above it. Returns the covered ones; the others
-/// need a mount.
+/// Covers the secrets of the file system `/` in a layer above it. Returns the covered ones; the
+/// others need a mount.
 pub(super) fn cover(layer: &Path, secrets: &[PathBuf], is_user: bool) -> BTreeSet<PathBuf> {
     let Ok(top) = std::fs::metadata("/") else { return BTreeSet::new() };
     // A mount hides what a link leads to.
@@ -33,8 +33,8 @@ pub(super) fn cover(layer: &Path, secrets: &[PathBuf], is_user: bool) -> BTreeSe
     secrets.iter().filter(is_covered).cloned().collect()
 }
 
-/// True if the container sees nothing of a covered secret. It does where the host has mounted a file
-/// system over a folder above the secret.
+/// True if the container sees nothing of a covered secret. It does where the host has mounted a
+/// file system over a folder above the secret.
 pub(super) fn is_hidden(root: &Root, path: &Path) -> Result<bool> {
     if passwords_of(path).is_some() {
         return Ok(true);

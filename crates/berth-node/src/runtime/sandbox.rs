@@ -149,9 +149,9 @@ impl Node {
         network.connect(&config.uid, process.pid).await
     }
 
-    /// Kills the remaining processes of a pod and removes its control groups. Its network is released
-    /// in the background, because that waits for other pods that end. Later operations on the pod
-    /// wait for it. If this process ends before that, the next one stops the sandbox again.
+    /// Kills the remaining processes of a pod and removes its control groups. Its network is
+    /// released in the background, because that waits for other pods that end. Later operations on
+    /// the pod wait for it. If this process ends before that, the next one stops the sandbox again.
     pub(super) async fn stop_sandbox(self: &Arc<Self>, uid: &PodUid) -> Result<()> {
         let operation = self.operation(uid).lock_owned().await;
         self.end(uid).await;
@@ -251,8 +251,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// The launch configuration of a pod, from `pod.json` or else from the journal. `None` if nothing of
-/// the pod has ever been started.
+/// The launch configuration of a pod, from `pod.json` or else from the journal. `None` if nothing
+/// of the pod has ever been started.
 pub(super) fn launch_of(folder: &PodFolder) -> Option<Launch> {
     let written = std::fs::read(folder.launch()).ok();
     written.and_then(|bytes| serde_json::from_slice(&bytes).ok()).or_else(|| {

@@ -29,8 +29,8 @@ use crate::processes::{ProcessId, boot_id};
 use crate::protocol::Launch;
 use crate::time::now;
 
-/// Space for new lines in bytes, filled with zeros when the file is written anew. A sync of a line in
-/// this space writes one block: the file does not grow, so the sync does not wait for the file
+/// Space for new lines in bytes, filled with zeros when the file is written anew. A sync of a line
+/// in this space writes one block: the file does not grow, so the sync does not wait for the file
 /// system's journal, which would first write the data of other files.
 const SPACE_BYTES: usize = 1 << 20;
 
@@ -102,8 +102,8 @@ pub(super) fn open(folder: &NodeFolder) -> Result<Starts> {
 }
 
 impl Starts {
-    /// Records that a run will be requested from the pod's supervisor. Returns once the record is on
-    /// disk.
+    /// Records that a run will be requested from the pod's supervisor. Returns once the record is
+    /// on disk.
     pub async fn record(&self, launch: &Launch, config: &ContainerConfig) -> Result<()> {
         let failed = |error: &dyn std::fmt::Display| RuntimeError::Internal(format!("recording a start: {error}"));
         let launch = Launch {
@@ -225,8 +225,8 @@ fn bytes(line: &Line) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The starts in the file that were not withdrawn, with their lines. A partial last line and the zeros
-/// after it are ignored.
+/// The starts in the file that were not withdrawn, with their lines. A partial last line and the
+/// zeros after it are ignored.
 fn read(path: &Path) -> io::Result<Vec<(Box<Start>, Vec<u8>)>> {
     let text = match std::fs::read(path) {
         Ok(text) => text,

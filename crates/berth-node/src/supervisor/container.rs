@@ -46,16 +46,16 @@ struct Streams {
 
 /// The mount namespace of a container. It exists until this value is dropped.
 ///
-/// Otherwise the last process of the container would remove the mounts when it ends, with the CPU time
-/// that the container may use. While it waits for CPU time, it holds the kernel's lock of all mounts,
-/// for which the starts of all other containers wait.
+/// Otherwise the last process of the container would remove the mounts when it ends, with the CPU
+/// time that the container may use. While it waits for CPU time, it holds the kernel's lock of all
+/// mounts, for which the starts of all other containers wait.
 struct Mounts {
     _namespace: Option<std::fs::File>,
 }
 
 impl Mounts {
-    /// The namespace of a process. Where it cannot be opened, the kernel removes the mounts at the end
-    /// of the container.
+    /// The namespace of a process. Where it cannot be opened, the kernel removes the mounts at the
+    /// end of the container.
     fn of(pid: u32) -> Self {
         Self { _namespace: std::fs::File::open(format!("/proc/{pid}/ns/mnt")).ok() }
     }
@@ -206,8 +206,8 @@ async fn finish(
     pod.record_later(Record::Exited { id: live.config.id.clone(), exit: exit.clone() });
     pod.end(container, ContainerState::Exited(exit), ended.code);
     let (group, folder) = (live.group.clone(), pod.folder.container(&live.config.id));
-    // Files that the container wrote outside of volumes are no longer needed. They are removed first,
-    // because the kernel would keep the group as long as their pages are in the file cache.
+    // Files that the container wrote outside of volumes are no longer needed. They are removed
+    // first, because the kernel would keep the group as long as their pages are in the file cache.
     let _ = tokio::task::spawn_blocking(move || {
         drop(mounts);
         let _ = tree::remove(&folder.join(TERMINATION));

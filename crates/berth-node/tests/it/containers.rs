@@ -203,7 +203,8 @@ async fn every_process_of_a_container_is_in_its_control_groups() {
     }
 }
 
-/// The kernel keeps a removed memory group for as long as a page of the file cache is charged to it.
+/// The kernel keeps a removed memory group for as long as a page of the file cache is charged to
+/// it.
 #[tokio::test]
 async fn the_root_of_a_container_charges_no_file_cache_to_its_memory_group() {
     let Some(node) = Node::open(Level::Full).await else { return };

@@ -71,8 +71,8 @@ fn components(object: &Value) -> &[Value] {
     object["spec"]["components"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The errors of a new AppWrapper. `verdicts` has the creator's rights for each component; `None` if
-/// they are not checked.
+/// The errors of a new AppWrapper. `verdicts` has the creator's rights for each component; `None`
+/// if they are not checked.
 pub fn validate_create(
     object: &Value,
     namespace: &str,

@@ -1,5 +1,5 @@
-//! The object of a component, as it is created: with its owner and labels, and with the additions of
-//! admission and of node health in its pod templates.
+//! The object of a component, as it is created: with its owner and labels, and with the additions
+//! of admission and of node health in its pod templates.
 
 use std::collections::BTreeMap;
 

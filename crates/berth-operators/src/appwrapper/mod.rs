@@ -240,8 +240,8 @@ impl Controller {
         Ok(())
     }
 
-    /// True if a cache shows that the component exists and has no problem. A cache may still have an
-    /// earlier object of the same name, so everything else is read from the API.
+    /// True if a cache shows that the component exists and has no problem. A cache may still have
+    /// an earlier object of the same name, so everything else is read from the API.
     fn is_well(&self, namespace: &str, component: &ComponentStatus, uid: &str) -> bool {
         let key = ObjectKey::namespaced(namespace, &component.name);
         let status = match (component.api_version.as_str(), component.kind.as_str()) {

@@ -1,13 +1,14 @@
 //! The next step of an AppWrapper, from its spec and status, its components and pods, and the time.
 //!
-//! [`plan`] returns the new status and the writes that follow it. The status is written first, so an
-//! interrupted step is planned again: a component is recorded before it is created, and quota is
-//! given back after everything is gone. [`created`] continues after an attempt to create a component.
+//! [`plan`] returns the new status and the writes that follow it. The status is written first, so
+//! an interrupted step is planned again: a component is recorded before it is created, and quota is
+//! given back after everything is gone. [`created`] continues after an attempt to create a
+//! component.
 //!
-//! Source: project-codeflare/appwrapper 1.2.1. It differs in two places. A generated name is recorded
-//! before the component is created, so that an interruption cannot leave a component that nothing
-//! refers to. The pause before a failed AppWrapper's components are deleted begins with the failure,
-//! also after resets, and once.
+//! Source: project-codeflare/appwrapper 1.2.1. It differs in two places. A generated name is
+//! recorded before the component is created, so that an interruption cannot leave a component that
+//! nothing refers to. The pause before a failed AppWrapper's components are deleted begins with the
+//! failure, also after resets, and once.
 
 use berth_runtime::PlannedEvent;
 use std::time::Duration;

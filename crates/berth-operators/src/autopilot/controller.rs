@@ -214,8 +214,8 @@ impl Agents {
     pub(super) async fn run(&self, node: &Node, probe: &dyn Probe, names: &[&str], level: u8) -> Vec<Report> {
         let lock = self.locks.lock().entry(node.name_any()).or_default().clone();
         let _guard = lock.lock().await;
-        // The claim of this check is in the agents' namespace. If the namespace cannot be created, the
-        // check reports that its claim cannot be.
+        // The claim of this check is in the agents' namespace. If the namespace cannot be created,
+        // the check reports that its claim cannot be.
         if names.contains(&"pvc")
             && let Err(error) = self.ensure_namespace().await
         {

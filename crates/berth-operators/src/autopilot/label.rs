@@ -29,8 +29,8 @@ pub fn after_periodic(failed: bool) -> &'static str {
     if failed { WARN } else { PASS }
 }
 
-/// The label after checks on request. `None` if it stays: a node that is tested or evicted keeps its
-/// label.
+/// The label after checks on request. `None` if it stays: a node that is tested or evicted keeps
+/// its label.
 pub fn after_request(present: Option<&str>, failed: bool) -> Option<&'static str> {
     (!matches!(present, Some(TESTING | EVICT))).then(|| after_periodic(failed))
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{NodeHealthConfiguration, TaintEffect, requested};
 
 /// The affinity of a pod with the terms that avoid nodes whose labels take a requested resource
-/// away. `None` if the pod needs no further term: it requests no such resource, injection is off, or
-/// it has the terms already.
+/// away. `None` if the pod needs no further term: it requests no such resource, injection is off,
+/// or it has the terms already.
 ///
 /// Labels of effect `NoSchedule` and `NoExecute` are excluded by every required term. Labels of
 /// effect `PreferNoSchedule` become one preferred term.

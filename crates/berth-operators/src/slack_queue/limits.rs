@@ -11,8 +11,8 @@ use super::Lost;
 /// The resource groups of a slack queue with the lending limits that follow from `lost`, which
 /// returns the amounts that a group's flavors lack. `None` if no limit changes.
 ///
-/// The limit of a resource that lost nothing is absent, also if an administrator set one. A resource
-/// that several groups cover is only adjusted in the first.
+/// The limit of a resource that lost nothing is absent, also if an administrator set one. A
+/// resource that several groups cover is only adjusted in the first.
 pub fn adjusted(groups: &[ResourceGroup], lost: impl Fn(&ResourceGroup) -> Lost) -> Option<Vec<ResourceGroup>> {
     let mut new = groups.to_vec();
     let (mut covered, mut changed) = (BTreeSet::new(), false);

@@ -1,8 +1,8 @@
 //! Quota follows the health of nodes.
 //!
 //! A slack queue is a ClusterQueue without jobs of its own, whose quota a cohort may borrow. When
-//! nodes become unusable, the amounts that they lack are taken out of what the slack queue lends, so
-//! the quotas of teams need no change. ClusterQueues of a cohort without a slack queue get a
+//! nodes become unusable, the amounts that they lack are taken out of what the slack queue lends,
+//! so the quotas of teams need no change. ClusterQueues of a cohort without a slack queue get a
 //! condition instead while their nominal quota exceeds what healthy nodes have.
 //!
 //! [`limits`] and [`shortfall`] decide, [`flavors`] assigns nodes to flavors, and the controller

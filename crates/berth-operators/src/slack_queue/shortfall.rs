@@ -47,9 +47,9 @@ pub struct Snapshot<'a> {
     pub slack_queue: &'a str,
 }
 
-/// The shortfalls of every ClusterQueue with nominal quota of the resource, by queue. Trees with the
-/// slack queue have none. A shortfall needs an unhealthy node: quota beyond the size of a cluster
-/// that can grow is no shortfall, nor is a node that starts.
+/// The shortfalls of every ClusterQueue with nominal quota of the resource, by queue. Trees with
+/// the slack queue have none. A shortfall needs an unhealthy node: quota beyond the size of a
+/// cluster that can grow is no shortfall, nor is a node that starts.
 pub fn shortfalls(cluster: &Snapshot<'_>) -> BTreeMap<String, Vec<Shortfall>> {
     let mut found = BTreeMap::new();
     if cluster.nodes.iter().all(|(node, health)| health.no_schedule.is_empty() || is_starting(node)) {
@@ -145,8 +145,8 @@ impl<'a> OfFlavor<'a> {
     }
 }
 
-/// True for a node that has not been ready since it was created: a kubelet registers its node before the
-/// node can run pods. Such a node is new capacity, not lost capacity.
+/// True for a node that has not been ready since it was created: a kubelet registers its node
+/// before the node can run pods. Such a node is new capacity, not lost capacity.
 fn is_starting(node: &Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");

@@ -205,12 +205,12 @@ impl<K: Kind> Controller<K> {
         if step.delete_job {
             self.write.delete(object).await?;
             self.metrics.deleted(job.namespace(), job.framework.name);
-            self.tell(object, PlannedEvent::normal("SuccessfulDeleteJob", format!("Deleted job: {}", job.name())));
+            self.record(object, PlannedEvent::normal("SuccessfulDeleteJob", format!("Deleted job: {}", job.name())));
         }
         Ok(step.after.map_or(Action::Wait, Action::After))
     }
 
-    fn tell(&self, object: &K, event: PlannedEvent) {
+    fn record(&self, object: &K, event: PlannedEvent) {
         event.record(&self.recorder, object);
     }
 
@@ -252,7 +252,7 @@ impl<K: Kind> Controller<K> {
                 format!("Error {}ing: {}", stem.to_lowercase(), message(error)),
             ),
         };
-        self.tell(object, event);
+        self.record(object, event);
     }
 
     async fn write_pod_group(&self, object: &K, job: &Job<'_>, step: &Plan) -> Result<(), Error> {
@@ -270,7 +270,7 @@ impl<K: Kind> Controller<K> {
             made?;
         } else if groups.delete(job.name(), &object.uid().unwrap_or_default()).await? {
             let message = format!("Deleted PodGroup: {}", job.name());
-            self.tell(object, PlannedEvent::normal("SuccessfulDeletePodGroup", message));
+            self.record(object, PlannedEvent::normal("SuccessfulDeletePodGroup", message));
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 //! operator counts by namespace and framework, the MPI operator counts all jobs together and lists
 //! the launchers.
 //!
-//! Source: `pkg/common/metrics.go` of the training operator 1.9, and the page "Monitoring" of the MPI
-//! operator 0.8.
+//! Source: `pkg/common/metrics.go` of the training operator 1.9, and the page "Monitoring" of the
+//! MPI operator 0.8.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -269,7 +269,7 @@ fn a_job_fails_at_its_backoff_limit() {
     bench.step();
     let failed = "Job train has failed because it has reached the specified backoff limit";
     assert_eq!(bench.status.condition("Failed").expect("failed").message, failed);
-    assert!(bench.pods.is_empty() && bench.services.is_empty(), "all objects go, whatever the policy");
+    assert!(bench.pods.is_empty() && bench.services.is_empty(), "all objects are deleted under any policy");
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //! Trace ──objects::job──▶ a Job at each submission ──────────────────────┼─ Embedded ──watch──▶ Observed ──▶ History
 //! ```
 //!
-//! The nodes hold whatever the quota admits, so that both depths of a replay decide about the same
-//! capacity. What only a whole cluster does takes a little cluster time: pods are bound, started and
-//! counted.
+//! The nodes have room for everything that the quota admits, so that both depths of a replay decide
+//! about the same capacity. What only a whole cluster does takes a little cluster time: pods are
+//! bound, started and counted.
 
 mod names;
 mod objects;

@@ -86,8 +86,8 @@ fn class(priority: i64) -> String {
     format!("trace-priority-{}", priority.to_string().replace('-', "minus-"))
 }
 
-/// The policy's own nodes are ready. Each flavor without a topology has a node that holds whatever is
-/// admitted.
+/// The policy's own nodes are ready. Each flavor without a topology has a node that holds whatever
+/// is admitted.
 fn nodes(replay: &Replay<'_>) -> Vec<Value> {
     let resources: BTreeSet<&Name> = replay.trace().jobs.iter().flat_map(|job| job.requests.keys()).collect();
     let mut amounts: BTreeMap<&str, String> = resources.iter().map(|name| (&***name, PLENTY.to_owned())).collect();

@@ -67,6 +67,11 @@ fn provisioning_classes_change_while_the_cluster_runs_and_atomic_requests_share_
 }
 
 #[test]
+fn a_pool_grows_for_claims_of_devices_and_devices_are_preempted_for() {
+    run_file("tests/scenarios/device-pools.yaml");
+}
+
+#[test]
 fn an_unhealthy_node_is_found_left_and_taken_out_of_the_quota() {
     run("node-health");
 }

@@ -1,10 +1,10 @@
-//! Both depths of a replay take the same decisions: the engine on modelled capacity, and every job as
-//! a Job through API, controllers and cluster.
+//! Both depths of a replay take the same decisions: the engine on modelled capacity, and every job
+//! as a Job through API, controllers and cluster.
 //!
-//! In a whole cluster, a job does not hold its quota exactly as long as it runs. A small difference can
-//! change what comes after it, so the engine gets the time for which each job held its quota in the
-//! cluster. What it decides then must be what the cluster decided: the same starts, in the same order,
-//! at the same times to [`GRANULARITY`], with the same flavors, and the same evictions.
+//! In a whole cluster, a job does not hold its quota exactly as long as it runs. A small difference
+//! can change what comes after it, so the engine gets the time for which each job held its quota in
+//! the cluster. What it decides then must be what the cluster decided: the same starts, in the same
+//! order, at the same times to [`GRANULARITY`], with the same flavors, and the same evictions.
 
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -21,11 +21,12 @@ use clap::ValueEnum;
 
 /// Differences between starts in both depths: a decision takes no time in the engine.
 const GRANULARITY: Duration = Duration::from_millis(200);
-/// The time for which a job holds its quota differs at most this much from its run time: pods are bound
-/// and counted, and the start of a pod is a whole second.
+/// The time for which a job holds its quota differs at most this much from its run time: pods are
+/// bound and counted, and the start of a pod is a whole second.
 const OVERHEAD: Duration = Duration::from_secs(2);
 
-/// Three teams on eight CPUs, with jobs of one, two and three pods. Later jobs have higher priorities.
+/// Three teams on eight CPUs, with jobs of one, two and three pods. Later jobs have higher
+/// priorities.
 fn small() -> Trace {
     let mut text = String::from("job,submit,run,tenant,pods,request:cpu,priority\n");
     for number in 0..40_u64 {

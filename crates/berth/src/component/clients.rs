@@ -36,7 +36,8 @@ impl ClientAuthority {
         Ok(Self(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?))
     }
 
-    /// The user of a client's certificate; `None` if another authority issued it, or it has expired.
+    /// The user of a client's certificate; `None` if another authority issued it, or it has
+    /// expired.
     pub fn user(&self, shown: &PeerCertificates) -> Option<UserInfo> {
         self.has_issued(shown).then(|| x509_user(shown.0.first()?.as_ref())).flatten()
     }

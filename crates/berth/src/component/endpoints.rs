@@ -33,8 +33,8 @@ pub struct EndpointOptions {
     /// Address of /metrics: ADDRESS:PORT, :PORT for every address, 0 to disable.
     #[arg(long, value_name = "ADDRESS")]
     metrics_bind_address: Option<BindAddress>,
-    /// Serve the metrics over HTTPS, to clients with a bearer token that the API server authenticates
-    /// (TokenReview) and whose user may get the path /metrics (SubjectAccessReview).
+    /// Serve the metrics over HTTPS, to clients with a bearer token that the API server
+    /// authenticates (TokenReview) and whose user may get the path /metrics (SubjectAccessReview).
     #[arg(long)]
     metrics_secure: bool,
     /// Folder with tls.crt and tls.key for --metrics-secure, read again when they change. Default:
@@ -130,7 +130,8 @@ impl Bound {
     }
 
     /// Responds to requests until the tasks are dropped. Secure metrics are served with this
-    /// certificate, unless an option names another, to clients that this client's API server allows.
+    /// certificate, unless an option names another, to clients that this client's API server
+    /// allows.
     ///
     /// # Errors
     /// A certificate cannot be made.

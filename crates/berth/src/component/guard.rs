@@ -1,5 +1,5 @@
-//! Access to an endpoint: the API server authenticates the client's bearer token (TokenReview),
-//! and authorizes the request (SubjectAccessReview of the path and the verb), as for Kueue's metrics.
+//! Access to an endpoint: the API server authenticates the client's bearer token (TokenReview), and
+//! authorizes the request (SubjectAccessReview of the path and the verb), as for Kueue's metrics.
 //!
 //! Verdicts are kept for a while, so that a scrape does not cost two requests to the API server. A
 //! token that is revoked therefore works for up to [`ALLOWED_FOR`].
@@ -164,7 +164,8 @@ mod tests {
 
     use super::*;
 
-    /// A guard, and the number of its reviews. Token `good` is of user `ann`, who may read `/metrics`.
+    /// A guard, and the number of its reviews. Token `good` is of user `ann`, who may read
+    /// `/metrics`.
     fn guard() -> (Guard, Arc<AtomicUsize>) {
         let reviews = Arc::new(AtomicUsize::new(0));
         let count = reviews.clone();

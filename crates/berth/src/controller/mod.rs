@@ -66,7 +66,7 @@ pub struct Options {
     #[arg(long, value_name = "GATES", value_parser = gates)]
     feature_gates: Option<FeatureGates>,
     /// Controllers to run: * for all, NAME for one, -NAME to exclude one; an empty list for none.
-    /// Webhooks are served in any case. The others keep their state up to date and write nothing.
+    /// Excluded controllers keep their state up to date and write nothing. Webhooks are served in any case.
     /// docs/configuration.md lists the names.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     controllers: Selection,

@@ -368,8 +368,9 @@ fn names_queue() -> String {
     format!("has(object.metadata.labels) && '{}' in object.metadata.labels", labels::QUEUE_NAME)
 }
 
-/// The condition that the object is the StatefulSet of the workers of a LeaderWorkerSet's replica. It has
-/// the labels of the set and belongs to a pod, so only the mark of its template shows whose part it is.
+/// The condition that the object is the StatefulSet of the workers of a LeaderWorkerSet's replica.
+/// It has the labels of the set and belongs to a pod, so only the mark of its template shows whose
+/// part it is.
 fn is_of_replica() -> String {
     format!(
         "request.kind.kind == 'StatefulSet' && \

@@ -1,5 +1,5 @@
-//! The web pages of an installation: the address, the Service, the certificate, the trusted proxy and
-//! the right to impersonate readers.
+//! The web pages of an installation: the address, the Service, the certificate, the trusted proxy
+//! and the right to impersonate readers.
 
 use berth_controllers::rights;
 use clap::{Args, ValueEnum};
@@ -21,8 +21,8 @@ pub const ROLE: &str = "dashboard-impersonator";
 #[derive(Args)]
 #[command(next_help_heading = "Web pages")]
 pub struct PagesOptions {
-    /// Let the controllers serve the web pages over HTTPS, behind Service berth-dashboard. Every reader
-    /// sees what its own rights in the cluster allow.
+    /// Let the controllers serve the web pages over HTTPS, behind Service berth-dashboard. Every
+    /// reader sees what its own rights in the cluster allow.
     #[arg(long)]
     dashboard: bool,
     /// Port of the pages in the pods. The Service has port 443.
@@ -31,7 +31,8 @@ pub struct PagesOptions {
     /// Type of the Service.
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ServiceType::ClusterIp, requires = "dashboard")]
     dashboard_service_type: ServiceType,
-    /// Host names under which readers open the pages, such as that of an ingress, separated by commas.
+    /// Host names under which readers open the pages, such as that of an ingress, separated by
+    /// commas.
     #[arg(long, value_name = "NAME,…", requires = "dashboard")]
     dashboard_hosts: Option<String>,
     /// Secret with the certificate of the pages: tls.crt and tls.key. Default: the webhooks'
@@ -42,8 +43,8 @@ pub struct PagesOptions {
     /// impersonate users and groups.
     #[arg(long, requires = "dashboard")]
     dashboard_impersonation: bool,
-    /// Secret with ca.crt, the certificate authority of a proxy that authenticates readers (such as by
-    /// OIDC) and passes on their names in headers. Implies --dashboard-impersonation.
+    /// Secret with ca.crt, the certificate authority of a proxy that authenticates readers (such as
+    /// by OIDC) and passes on their names in headers. Implies --dashboard-impersonation.
     #[arg(long, value_name = "SECRET", requires = "dashboard")]
     dashboard_proxy_secret: Option<String>,
     /// Common name of the proxy's certificate. Default: any name.
@@ -144,8 +145,8 @@ impl Pages {
         of_pod
     }
 
-    /// The Service. A session of a browser is in the memory of one replica, so that a client stays with
-    /// its replica.
+    /// The Service. A session of a browser is in the memory of one replica, so that a client stays
+    /// with its replica.
     pub fn service(&self, values: &Values, selector: &Value) -> Value {
         json!({
             "apiVersion": "v1", "kind": "Service",
@@ -157,16 +158,16 @@ impl Pages {
         })
     }
 
-    /// The rules of the right to impersonate readers; `None` if they are not impersonated. Readers with a
-    /// token need none: the API server gets their token.
+    /// The rules of the right to impersonate readers; `None` if they are not impersonated. Readers
+    /// with a token need none: the API server gets their token.
     pub fn rules(&self) -> Option<Value> {
         let is_needed = self.impersonation || self.proxy_secret.is_some();
         is_needed.then(|| json!([{"apiGroups": [""], "resources": ["users", "groups"], "verbs": ["impersonate"]}]))
     }
 }
 
-/// The conditions of the chart for items of lists in the Deployment, by a text that only such an item
-/// contains.
+/// The conditions of the chart for items of lists in the Deployment, by a text that only such an
+/// item contains.
 pub const CONDITIONS: [(&str, &str); 7] = [
     ("--dashboard-bind-address", ".Values.dashboard"),
     ("--dashboard-host", "and .Values.dashboard .Values.dashboardHosts"),

@@ -1,5 +1,5 @@
-//! What the definitions of a cluster say beyond those of an installation: versions in which objects may be
-//! stored, and the Helm release that has them.
+//! Checks of the definitions of a cluster before an installation: the versions in which objects may
+//! be stored, and the Helm release that owns the definitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 
 /// Compares the definitions of the cluster, by name, with those of an installation in `objects`.
 pub fn look(definitions: &BTreeMap<String, Value>, objects: &[Value], report: &mut Report) {
-    // Definitions that Berth adopted keep the annotations of the release, and are still deleted with it.
+    // Definitions that Berth adopted keep the annotations of the release. Helm deletes them with
+    // the release.
     releases(definitions, report);
     let own = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition");
     let mut older: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -53,8 +54,8 @@ fn releases(definitions: &BTreeMap<String, Value>, report: &mut Report) {
     let found: BTreeSet<(String, String)> = definitions.values().filter_map(of).collect();
     for (release, namespace) in found {
         report.notes.push(format!(
-            "Helm release {release} of namespace {namespace} has the definitions: `helm uninstall {release}` deletes them, and \
-             all queues and workloads with them. docs/install.md has the way to keep them"
+            "Helm release {release} of namespace {namespace} owns the definitions: `helm uninstall {release}` deletes them, and \
+             all queues and workloads with them. docs/install.md explains how to keep them"
         ));
     }
 }
@@ -93,6 +94,6 @@ mod tests {
     #[test]
     fn the_helm_release_that_would_delete_the_definitions_is_named() {
         let notes = looked(&["v1beta2"]).notes;
-        assert!(notes[0].starts_with("Helm release queues of namespace ops has the definitions"), "{notes:?}");
+        assert!(notes[0].starts_with("Helm release queues of namespace ops owns the definitions"), "{notes:?}");
     }
 }

@@ -30,8 +30,8 @@ pub struct VersionOptions {
 /// Labels of the Deployments of queueing controllers: Berth's, and Kueue's.
 const CONTROLLERS: &str = "app.kubernetes.io/name in (berth, kueue)";
 
-/// Prints the version of this program, and the images of the controllers of the cluster, if there is
-/// one and it runs them.
+/// Prints the version of this program, and the images of the controllers of the cluster, if there
+/// is one and it runs them.
 pub fn version(options: &VersionOptions) -> anyhow::Result<ExitCode> {
     say!("Client Version: v{}", env!("CARGO_PKG_VERSION"));
     process::run(async {

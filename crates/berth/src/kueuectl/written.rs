@@ -6,24 +6,24 @@ use serde_json::Value;
 use crate::listing::{Format, Listing};
 use crate::team::title;
 
-/// Where a change is made.
+/// Whether a change is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
-    /// In the cluster.
+    /// The change is written.
     None,
-    /// Nowhere: the API server validates it.
+    /// The API server validates the change and does not store it.
     Server,
-    /// Nowhere: no request writes.
+    /// No change is sent to the API server.
     Client,
 }
 
 /// Options of commands that write an object.
 #[derive(Args)]
 pub struct Written {
-    /// Change nothing: `client` sends no write, `server` lets the API server validate it.
+    /// Write nothing: `client` sends no change, `server` lets the API server validate the change.
     #[arg(long, value_enum, default_value_t = DryRun::None)]
     pub dry_run: DryRun,
-    /// Output format: name, json, yaml or jsonpath=TEMPLATE. Default: what was done.
+    /// Output format: name, json, yaml or jsonpath=TEMPLATE. Default: a sentence about the write.
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<Format>,
 }

@@ -37,12 +37,12 @@ pub struct MigrateOptions {
     #[arg(long, required_unless_present = "storage")]
     check: bool,
     /// Write each object of Kueue's kinds once without a change, so that none is stored in an older
-    /// version, and remove the older versions from `status.storedVersions` of the definitions. Can be
-    /// interrupted and repeated, and works while Kueue or Berth runs.
+    /// version, and remove the older versions from `status.storedVersions` of the definitions. Can
+    /// be interrupted and repeated, and works while Kueue or Berth runs.
     #[arg(long, conflicts_with_all = ["check", "files", "output", "all", "fail_on", "kueue_namespace"])]
     storage: bool,
-    /// First make this version the storage version of all of Kueue's kinds, for example before a return
-    /// to a Kueue that lacks the current one.
+    /// First make this version the storage version of all of Kueue's kinds, for example before a
+    /// return to a Kueue that lacks the current one.
     #[arg(long, value_name = "VERSION", requires = "storage")]
     storage_version: Option<String>,
     #[command(flatten)]

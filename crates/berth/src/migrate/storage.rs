@@ -1,8 +1,8 @@
 //! `berth migrate --storage`: all objects of Kueue's kinds stored in one version.
 //!
 //! The API server keeps each object in the version in which it was last written, and the definition
-//! lists the versions in which objects may be stored. Neither changes by itself when another version
-//! becomes the storage version.
+//! lists the versions in which objects may be stored. Neither changes by itself when another
+//! version becomes the storage version.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,8 +79,8 @@ impl Stored {
         self.stored == [self.storage.clone()]
     }
 
-    /// The changes of the definition that make a version its storage version. Fails if the version is
-    /// not served; `None` if nothing changes.
+    /// The changes of the definition that make a version its storage version. Fails if the version
+    /// is not served; `None` if nothing changes.
     fn storing(&self, wanted: &str) -> anyhow::Result<Option<Value>> {
         if self.storage == wanted {
             return Ok(None);
@@ -111,8 +111,8 @@ fn replace(path: &str, value: Value) -> Value {
 ///
 /// # Errors
 ///
-/// If the definitions cannot be read or written, or a kind lacks the version. Objects that cannot be
-/// written are printed, and make the result false.
+/// If the definitions cannot be read or written, or a kind lacks the version. Objects that cannot
+/// be written are printed, and make the result false.
 pub async fn run(client: &Client, version: Option<&str>) -> anyhow::Result<bool> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut kinds = definitions(&api).await?;
@@ -155,8 +155,8 @@ async fn definitions(api: &Api<CustomResourceDefinition>) -> anyhow::Result<Vec<
     Ok(found.items.iter().filter(|it| it.spec.group == KUEUE).filter_map(Stored::of).collect())
 }
 
-/// Writes all objects of a kind, and then the status of its definition. False if some object could not
-/// be written.
+/// Writes all objects of a kind, and then the status of its definition. False if some object could
+/// not be written.
 async fn rewrite(client: &Client, api: &Api<CustomResourceDefinition>, kind: &Stored) -> anyhow::Result<bool> {
     let names = names(client, &kind.resource).await.map_err(|error| in_words(&kind.name, error))?;
     let writes = names.iter().map(|(namespace, name)| async move {
@@ -230,8 +230,8 @@ async fn write(
     Ok(())
 }
 
-/// Removes the other versions from the status of a definition, unless its spec changed since `kind` was
-/// read: objects may then have been written in another version.
+/// Removes the other versions from the status of a definition, unless its spec changed since `kind`
+/// was read: objects may then have been written in another version.
 async fn finish(api: &Api<CustomResourceDefinition>, kind: &Stored) -> anyhow::Result<()> {
     for attempt in 1.. {
         let found = api.get(&kind.name).await.map_err(|error| in_words(&kind.name, error))?;

@@ -54,8 +54,8 @@ impl Pages {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        // The form is read even if the request is rejected. Otherwise the connection would be closed
-        // with unread data, and the reset could reach the client before the response.
+        // The form is read even if the request is rejected. Otherwise the connection would be
+        // closed with unread data, and the reset could reach the client before the response.
         let (parts, body) = request.into_parts();
         let form = form(&parts.method, body).await;
         let request = Request::from_parts(parts, ());

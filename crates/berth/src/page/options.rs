@@ -38,8 +38,8 @@ pub struct UpPages {
     /// Default: 127.0.0.1:8080, or a free port if it is in use.
     #[arg(long, value_name = "ADDRESS")]
     dashboard_bind_address: Option<BindAddress>,
-    /// Host name of requests that the web pages accept in addition to localhost and IP addresses. May
-    /// be repeated.
+    /// Host name of requests that the web pages accept in addition to localhost and IP addresses.
+    /// May be repeated.
     #[arg(long = "dashboard-host", value_name = "NAME")]
     dashboard_hosts: Vec<String>,
 }
@@ -110,20 +110,20 @@ impl Bound {
 #[derive(Args)]
 #[command(next_help_heading = "Web pages")]
 pub struct ControllerPages {
-    /// Address of the web pages over HTTPS: ADDRESS:PORT, :PORT for every address, 0 to disable. Every
-    /// reader sees what its own rights in the cluster allow.
+    /// Address of the web pages over HTTPS: ADDRESS:PORT, :PORT for every address, 0 to disable.
+    /// Every reader sees what its own rights in the cluster allow.
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     dashboard_bind_address: BindAddress,
     /// Folder with tls.crt and tls.key of the web pages, read again when they change. Default: the
     /// webhooks' certificate, else a self-signed one.
     #[arg(long, value_name = "DIR")]
     dashboard_cert_dir: Option<PathBuf>,
-    /// Host name of requests that the web pages accept in addition to IP addresses, such as that of an
-    /// ingress. May be repeated, or contain several names separated by commas.
+    /// Host name of requests that the web pages accept in addition to IP addresses, such as that of
+    /// an ingress. May be repeated, or contain several names separated by commas.
     #[arg(long = "dashboard-host", value_name = "NAME", value_delimiter = ',')]
     dashboard_hosts: Vec<String>,
-    /// PEM file with the certificate authorities of readers with a client certificate. Default: those
-    /// that the cluster publishes for its users.
+    /// PEM file with the certificate authorities of readers with a client certificate. Default:
+    /// those that the cluster publishes for its users.
     #[arg(long, value_name = "FILE")]
     dashboard_client_ca_file: Option<PathBuf>,
     /// PEM file with the certificate authorities of a proxy that authenticates readers (such as by

@@ -1,8 +1,8 @@
 //! The reader of a request, and a client of the API server with that reader's rights.
 //!
-//! A bearer token is passed on to the API server, which authenticates it at each request. A user with
-//! a client certificate, or one that a trusted proxy asserts, is impersonated: the API server checks
-//! at each request what that user may do.
+//! A bearer token is passed on to the API server, which authenticates it at each request. A user
+//! with a client certificate, or one that a trusted proxy asserts, is impersonated: the API server
+//! checks at each request what that user may do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::component::clients::{ClientAuthority, TrustedProxy};
 use crate::component::connect;
 use crate::component::listen::PeerCertificates;
 
-/// Time for which the client of a reader is kept after its last request.
-const KEPT: Duration = Duration::from_secs(600);
-/// Maximum number of kept clients.
+/// Time for which the client of a reader is cached after the last request.
+const CACHED: Duration = Duration::from_secs(600);
+/// Maximum number of cached clients.
 const CLIENTS_MAX: usize = 256;
 
 /// The clients that may read the pages, and how they are authenticated.
@@ -54,7 +54,7 @@ pub struct Readers {
     pub clients: Clients,
 }
 
-/// Clients by reader, with the end of the time for which they are kept.
+/// Clients by reader, each with the end of the time for which it is cached.
 #[derive(Default)]
 pub struct Clients(Mutex<BTreeMap<String, (Instant, Client)>>);
 
@@ -63,7 +63,7 @@ pub struct Clients(Mutex<BTreeMap<String, (Instant, Client)>>);
 pub struct Reader {
     /// Reads with the reader's rights.
     pub client: Client,
-    /// Its name, if it is known.
+    /// Name of the user, if it is known.
     pub user: Option<String>,
     /// True if the reader has a session.
     pub has_session: bool,
@@ -124,7 +124,8 @@ impl Readers {
             let mut config = self.impersonator.clone().unwrap_or_else(|| self.cluster.clone());
             let auth = &mut config.auth_info;
             auth.impersonate = Some(user.name.clone());
-            // UID and extra attributes would need further rights to impersonate, and RBAC ignores them.
+            // UID and extra attributes would need further rights to impersonate, and RBAC ignores
+            // them.
             auth.impersonate_groups = Some(user.groups.clone()).filter(|groups| !groups.is_empty());
             connect::asking(config)
         })
@@ -145,13 +146,13 @@ impl Clients {
         let mut known = self.0.lock();
         known.retain(|_, (until, _)| *until > now);
         if let Some((until, client)) = known.get_mut(key) {
-            *until = now + KEPT;
+            *until = now + CACHED;
             return Ok(client.clone());
         }
         let client = make()?;
         // Without room, the next request makes a new client.
         if known.len() < CLIENTS_MAX {
-            known.insert(key.to_owned(), (now + KEPT, client.clone()));
+            known.insert(key.to_owned(), (now + CACHED, client.clone()));
         }
         Ok(client)
     }

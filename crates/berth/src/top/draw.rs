@@ -1,5 +1,5 @@
-//! Draws the model of `berth top` into a buffer of cells. Meaning is never carried by a color alone:
-//! states are words, bars have a character for each part, and the selected row is reversed.
+//! Draws the model of `berth top` into a buffer of cells. Meaning is never carried by a color
+//! alone: states are words, bars have a character for each part, and the selected row is reversed.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};

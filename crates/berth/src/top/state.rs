@@ -1,5 +1,5 @@
-//! What `berth top` knows of the cluster: objects of the kinds that it follows, and how current they
-//! are.
+//! What `berth top` knows of the cluster: objects of the kinds that it follows, and how current
+//! they are.
 
 use std::sync::Arc;
 

@@ -64,7 +64,8 @@ fn the_commands_of_the_usage_page_print_what_it_shows() {
     cluster.run(&["apply", "-f", &file("examples/quickstart/green-job.yaml")]);
     cluster.wait_until("green's job to be admitted", 60, |cluster| admitted(cluster, "team-green", 1));
 
-    // Which job is preempted depends on the order of admissions: the page names the one of the README.
+    // Which job is preempted depends on the order of admissions: the page names the one of the
+    // README.
     let preempted = ["train-1", "train-2", "train-3"].into_iter().find(|name| {
         let output = shell(&cluster, &journal, &format!("berth why-preempted team-blue/{name}"));
         output.status.success()

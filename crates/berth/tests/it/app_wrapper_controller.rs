@@ -1,7 +1,7 @@
 //! `berth controller --appwrapper --slack-queue` on a bare API server, with the rights and webhooks
-//! that `berth install` gives it. AppWrappers are admitted by its webhooks, deployed and reset by its
-//! controller; pods of other queued jobs avoid an unhealthy node and leave it. The audit log shows
-//! that the rights suffice.
+//! that `berth install` gives it. AppWrappers are admitted by its webhooks, deployed and reset by
+//! its controller; pods of other queued jobs avoid an unhealthy node and leave it. The audit log
+//! shows that the rights suffice.
 
 use berth_controllers::rights;
 use berth_testing::has_kubectl;

@@ -162,7 +162,7 @@ fn values_of_kueues_chart_add_objects_for_prometheus_cert_manager_and_flow_contr
     let level =
         object(&objects, "FlowSchema", "berth-visibility")["spec"]["priorityLevelConfiguration"]["name"].clone();
     object(&objects, "PriorityLevelConfiguration", level.as_str().expect("a name"));
-    // Whatever needs a caBundle gets that of the certificate.
+    // Every object with a caBundle gets that of the certificate.
     let certificate = object(&objects, "Certificate", "berth-serving-cert");
     let names = certificate["spec"]["dnsNames"].as_array().expect("names");
     for service in ["berth-webhook", "berth-visibility", "berth-metrics"] {
@@ -207,6 +207,11 @@ fn values_that_would_have_no_effect_are_rejected() {
             "image of Kueue",
         ),
         (json!({"enableCertManager": true}), "internalCertManagement.enable"),
+        (
+            json!({"metricsService": {"ports": [{"name": "https", "port": 8443, "targetPort": 9000}]}}),
+            "metricsService.ports",
+        ),
+        (json!({"metricsService": {"ports": [{"name": "https", "port": 9000}]}}), "metricsService.ports"),
     ] {
         let error = wrong(values);
         assert!(error.contains(named), "{named}: {error}");
@@ -214,6 +219,12 @@ fn values_that_would_have_no_effect_are_rejected() {
     let off = json!({"enableKueueViz": false, "fullnameOverride": "", "kueueViz": {"backend": {}},
         "webhookService": {"ports": [{"port": 443, "protocol": "TCP", "targetPort": 9443}]}});
     rendered(&helm, &off).expect("values that change nothing are accepted");
+    // Ports of the metrics' Service as in Kueue's chart, with Kueue's configuration.
+    let file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "metrics": {"bindAddress": ":8443"}});
+    let ports = json!({"metricsService": {"ports": [{"name": "https", "port": 8443, "targetPort": 8443}]},
+        "managerConfig": {"controllerManagerConfigYaml": file.to_string()}});
+    let objects = rendered(&helm, &ports).expect("the port is that of the configuration");
+    assert_eq!(object(&objects, "Service", "berth-metrics")["spec"]["ports"], ports["metricsService"]["ports"]);
 }
 
 #[test]
@@ -244,6 +255,9 @@ fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
             "internalCertManagement": {"enable": false, "webhookServiceName": "hooks", "webhookSecretName": "from-elsewhere"},
             "leaderElection": {"resourceNamespace": "leases"},
         })),
+        // Sections whose fields are all commented out.
+        with(json!({"health": null, "metrics": null, "webhook": {"port": null}, "internalCertManagement": null,
+            "leaderElection": null})),
     ];
     let options = [false, true];
     for (configuration, has_options) in configurations.iter().flat_map(|it| options.map(|options| (it, options))) {

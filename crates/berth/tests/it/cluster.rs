@@ -9,7 +9,8 @@ use std::time::Duration;
 use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
 
-/// How many times the idle machine's time a wait may take: other tests run at once, on two CPUs in CI.
+/// How many times the idle machine's time a wait may take: other tests run at once, on two CPUs in
+/// CI.
 const BUSY: u64 = 4;
 
 /// Time that the cluster of a failed test has to stop its pods, in seconds.
@@ -71,8 +72,8 @@ impl Cluster {
         Self::start("up", home, &["--ephemeral"], arguments)
     }
 
-    /// Starts a cluster on a data folder, by a user without privileges. `None` if this machine does not
-    /// allow namespaces to such a user, which is reported.
+    /// Starts a cluster on a data folder, by a user without privileges. `None` if this machine does
+    /// not allow namespaces to such a user, which is reported.
     pub fn unprivileged(data: &Path, arguments: &[&str]) -> Option<Self> {
         if !without_privileges("unshare")
             .args([
@@ -172,8 +173,8 @@ impl Cluster {
         Self { process, kubeconfig, time, printed, behind: None, _home: home }
     }
 
-    /// A cluster whose API server is another program, which needs the process `behind`. `home` contains
-    /// the kubeconfig.
+    /// A cluster whose API server is another program, which needs the process `behind`. `home`
+    /// contains the kubeconfig.
     pub fn of(process: Child, behind: Child, home: tempfile::TempDir) -> Self {
         let kubeconfig = home.path().join("kubeconfig");
         Self { process, kubeconfig, time: Vec::new(), printed: Vec::new(), behind: Some(behind), _home: home }
@@ -227,7 +228,8 @@ impl Cluster {
         serde_json::from_str(&text).expect("kubectl prints JSON")
     }
 
-    /// Waits until `condition` holds. `seconds` of real time suffice on an idle machine; a busy one gets a multiple.
+    /// Waits until `condition` holds. `seconds` of real time suffice on an idle machine; a busy one
+    /// gets a multiple.
     pub fn wait_until(&self, what: &str, seconds: u64, mut condition: impl FnMut(&Self) -> bool) {
         for _ in 0..seconds * BUSY * 4 {
             if condition(self) {

@@ -282,8 +282,8 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
 }
 
 /// Every job completes exactly once: no more pods succeed than its completions, and a complete job
-/// never runs again. A pod that succeeds while it is being deleted is replaced before its success is
-/// known, as in Kubernetes, so it does not count.
+/// never runs again. A pod that succeeds while it is being deleted is replaced before its success
+/// is known, as in Kubernetes, so it does not count.
 fn run_once(jobs: &[(Value, bool)], pods: &[(Value, bool)]) {
     let mut succeeded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut deleted: BTreeSet<&str> = BTreeSet::new();

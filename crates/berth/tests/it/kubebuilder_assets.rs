@@ -1,5 +1,5 @@
-//! An installation on Kubernetes' own API server, with the programs that envtest uses: the folder that
-//! `KUBEBUILDER_ASSETS` names has `kube-apiserver` and `etcd`.
+//! An installation on Kubernetes' own API server, with the programs that envtest uses: the folder
+//! that `KUBEBUILDER_ASSETS` names has `kube-apiserver` and `etcd`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -41,8 +41,8 @@ fn assets() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// An address of this machine that is not a loopback address, which endpoints may not have. Skips the
-/// running test if there is none. Sends nothing.
+/// An address of this machine that is not a loopback address, which endpoints may not have. Skips
+/// the running test if there is none. Sends nothing.
 fn address() -> Option<String> {
     let found = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
@@ -230,7 +230,8 @@ fn an_installation_admits_jobs_and_moves_objects_between_versions_on_kubernetes_
     for name in ["early", "second", "third"] {
         here.create(&job(name, "team", Some("main"), "1"));
     }
-    // The Job controller does this. The API server then lets a job start with node selectors and labels.
+    // The Job controller does this. The API server then lets a job start with node selectors and
+    // labels.
     let suspended = r#"{"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}"#;
     for name in ["early", "second", "third"] {
         cluster.run(&["patch", "job", name, "-n", "team", "--subresource=status", "--type=merge", "-p", suspended]);

@@ -10,8 +10,8 @@ fn a_newcomer_follows_the_quickstart() {
         return;
     }
     let cluster = Cluster::ephemeral(&["--time-scale", "20"]);
-    // The jobs of the README's first step are unchanged: they run for three real minutes here, so that none ends while a
-    // busy machine still looks at the one that waits.
+    // The jobs of the README's first step are unchanged: they run for three real minutes here, so
+    // that none ends while a busy machine still looks at the one that waits.
     let jobs = file("examples/quickstart/blue-jobs.yaml");
     // The job that preempts one of them takes a twelfth of the README's time.
     let folder = tempfile::tempdir().expect("a temporary folder");

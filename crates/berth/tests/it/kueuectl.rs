@@ -1,5 +1,5 @@
-//! The documented commands of kueuectl, with `berth` in its place: the examples of its reference, all
-//! options and columns.
+//! The documented commands of kueuectl, with `berth` in its place: the examples of its reference,
+//! all options and columns.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

@@ -135,8 +135,8 @@ fn faults(tutorial: &Tutorial) {
     tutorial.submit("alice", "blue", "large", 1);
     tutorial.cluster.wait_until("four pods", 60, |_| tutorial.pods().len() == 4);
     let before = tutorial.pods();
-    // That the pods are packed on two nodes is tested in virtual time: here, the scheduler may not have seen yet that the
-    // previous job's pods are gone.
+    // That the pods are packed on two nodes is tested in virtual time: here, the scheduler may not
+    // have seen yet that the previous job's pods are gone.
     let node = before[0].1.clone();
     tutorial.cluster.run(&["label", "node", &node, "autopilot.ibm.com/gpuhealth=EVICT"]);
     tutorial.cluster.wait_until("four fresh pods on healthy nodes", 120, |_| {

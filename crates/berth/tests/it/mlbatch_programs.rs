@@ -1,6 +1,7 @@
 //! Jobs of MLBatch's tutorial with real programs, in pods that run as processes of this machine: a
 //! PyTorchJob in an AppWrapper, and batch inference with a server and a load generator in one pod.
-//! Alice submits them to her team's queue. The GPUs are declared, because this machine may have none.
+//! Alice submits them to her team's queue. The GPUs are declared, because this machine may have
+//! none.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -42,8 +42,8 @@ impl Installed {
         Self::on(cluster, "127.0.0.1", configuration, of_install)
     }
 
-    /// Installs the controllers in a cluster, whose API server reaches the webhooks at this address of the
-    /// machine.
+    /// Installs the controllers in a cluster, whose API server reaches the webhooks at this address
+    /// of the machine.
     pub fn on(cluster: Cluster, address: &str, configuration: Option<&str>, of_install: &[&str]) -> Self {
         let file = configuration.map(|text| {
             let path = cluster.kubeconfig.with_file_name("configuration.yaml");

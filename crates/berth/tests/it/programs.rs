@@ -1,6 +1,6 @@
-//! Tests of programs of other projects: torchrun and JAX run over several pods on this machine, with
-//! the manifests of `examples`. `tests/programs/install` installs JAX. PyTorch must be installed
-//! system-wide.
+//! Tests of programs of other projects: torchrun and JAX run over several pods on this machine,
+//! with the manifests of `examples`. `tests/programs/install` installs JAX. PyTorch must be
+//! installed system-wide.
 
 use std::path::{Path, PathBuf};
 

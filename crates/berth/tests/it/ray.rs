@@ -167,7 +167,8 @@ fn a_program_is_submitted_to_a_ray_cluster_through_a_forwarded_port() {
     cluster.interrupt();
 }
 
-/// Submits a program from a folder to a cluster with `ray job submit`, and follows its log until it ends.
+/// Submits a program from a folder to a cluster with `ray job submit`, and follows its log until it
+/// ends.
 fn submit(environment: &Path, address: &str, folder: &Path) -> String {
     let submitted = Command::new(environment.join("bin/ray"))
         .args(["job", "submit", "--address", &format!("http://{address}"), "--working-dir"])

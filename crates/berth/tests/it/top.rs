@@ -17,8 +17,8 @@ fn start(cluster: &Cluster, folder: &std::path::Path, options: &str) -> Option<T
     Tmux::start(folder, 80, 24, &command)
 }
 
-/// True if the terminal is as a shell needs it: lines are edited, keys are echoed, and the screen is
-/// the usual one with a cursor.
+/// True if the terminal is as a shell needs it: lines are edited, keys are echoed, and the screen
+/// is the usual one with a cursor.
 fn is_restored(tmux: &Tmux) -> bool {
     let screen = tmux.wait_for(&["ended with", "speed"]);
     let modes: Vec<&str> = screen.split_whitespace().map(|word| word.trim_end_matches(';')).collect();

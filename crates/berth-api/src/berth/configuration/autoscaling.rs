@@ -49,7 +49,7 @@ pub struct AutoscalingConfiguration {
     /// Time after a scale-up that the cloud could not fulfil (a stock-out), during which its pool
     /// does not grow. Doubles with each further failure.
     pub initial_backoff: Duration,
-    /// Maximum of this time.
+    /// Maximum of the time that `initialBackoff` and its doublings give.
     pub max_backoff: Duration,
     /// Time after which an order is cancelled if its machine has not registered.
     pub max_node_provision_time: Duration,

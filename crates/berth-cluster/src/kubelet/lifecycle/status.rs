@@ -197,8 +197,8 @@ impl Outlook<'_> {
                 Some(("ContainersNotInitialized", Some(message)))
             }
         };
-        // A pod that ended before it was initialized keeps its last Initialized condition, unless an
-        // init container failed.
+        // A pod that ended before it was initialized keeps its last Initialized condition, unless
+        // an init container failed.
         let failed_before = !incomplete.is_empty() && main.iter().all(|status| status.container_id.is_none());
         if ended.is_none() || is_initialized || failed_before {
             set_condition(status, "Initialized", is_initialized, reason, now);

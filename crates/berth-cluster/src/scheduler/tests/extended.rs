@@ -24,14 +24,14 @@ impl World {
     }
 
     /// Devices of a node.
-    fn slice(&mut self, node: &str, count: usize) {
+    pub(super) fn slice(&mut self, node: &str, count: usize) {
         let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("gpu-{number}")})).collect();
         let slice = json!({"metadata": {"name": node}, "spec": {"driver": "gpu.example.com", "nodeName": node,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices}});
         self.state.device_slice_changed(node, Some(&Arc::new(serde_json::from_value(slice).unwrap())));
     }
 
-    fn class(&mut self, name: &str, resource: Option<&str>) {
+    pub(super) fn class(&mut self, name: &str, resource: Option<&str>) {
         let class = json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource,
             "selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]}});
         self.state.device_class_changed(name, Some(&Arc::new(serde_json::from_value(class).unwrap())));
@@ -53,7 +53,8 @@ impl World {
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.key.name,
             "uid": pod.pod.metadata.uid, "controller": true});
         let claim = json!({"metadata": {"name": name, "namespace": "ns", "annotations": {EXTENDED_CLAIM: "true"},
-            "ownerReferences": [owner]}, "spec": chosen.spec, "status": {"allocation": chosen.allocation}});
+            "ownerReferences": [owner]}, "spec": chosen.spec,
+            "status": {"allocation": chosen.allocation, "reservedFor": [super::devices::user(pod)]}});
         let claim = Arc::new(serde_json::from_value(claim).unwrap());
         self.state.device_claim_changed(&ObjectKey::namespaced("ns", name.as_str()), Some(&claim));
         self.claims.insert(name, claim);
@@ -165,4 +166,25 @@ fn a_binding_that_failed_before_its_claim_was_made_gives_the_devices_back() {
     world.gpu_pod("next", GPU, 1);
     world.settle();
     assert_eq!(world.devices_of("next"), "n1/gpu-0");
+}
+
+#[test]
+fn a_change_to_the_claim_of_an_earlier_pod_of_the_same_name_frees_no_devices() {
+    let mut world = World::new(json!({}));
+    world.gpu_node("n1", None);
+    world.slice("n1", 2);
+    world.class("gpu", Some(GPU));
+    world.gpu_pod("pod", GPU, 1);
+    world.settle();
+    assert_eq!(world.devices_of("pod"), "n1/gpu-0");
+    world.delete("pod");
+    world.gpu_pod("pod", GPU, 1);
+    assert_eq!(world.state.decide(world.now).len(), 1, "the later pod gets gpu-1, and its claim is not made yet");
+    // The claim of the earlier pod is being deleted.
+    let name = "pod-extended-resources-x";
+    let claim = world.claims[name].clone();
+    world.state.device_claim_changed(&ObjectKey::namespaced("ns", name), Some(&claim));
+    world.gpu_pod("other", GPU, 1);
+    world.settle();
+    assert_eq!(world.node_of("other"), None, "{}", world.devices_of("other"));
 }

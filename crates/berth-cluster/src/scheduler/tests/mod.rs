@@ -1,5 +1,6 @@
 //! The scheduler's state without an API: changes in, decisions out, which are applied at once.
 
+mod devices;
 mod extended;
 mod groups;
 mod pod_groups;
@@ -29,7 +30,7 @@ struct World {
     nodes: BTreeMap<String, Arc<Node>>,
     config_maps: BTreeMap<String, Arc<ConfigMap>>,
     groups: BTreeMap<String, Arc<PodGroup>>,
-    /// Claims for extended resources.
+    /// Claims of devices.
     claims: BTreeMap<String, Arc<ResourceClaim>>,
     /// Messages of events, by pod.
     events: BTreeMap<String, String>,
@@ -209,10 +210,12 @@ impl World {
             match decision {
                 Decision::Bind { pod, node } => {
                     self.make_claim(&pod);
+                    self.allocate_claims(&pod);
                     self.bound.push(pod.key.name.clone());
                     self.change(&pod.key.name, |pod| pod["spec"]["nodeName"] = json!(node));
                 }
                 Decision::Discard { claim, .. } => self.delete_claim(&claim.name),
+                Decision::Release { claim, .. } => self.release(&claim.name),
                 Decision::Prepare { .. } => panic!("no pod of these tests has claims"),
                 Decision::Wait { pod, message, nominated, victims } => {
                     for victim in victims {

@@ -1,6 +1,7 @@
-//! The rows of all jobs, kept up to date with each change: jobs with the same [`Shape`] are together,
-//! in the order of their creation. A question about shapes costs the number of shapes, and a page the
-//! rows that it shows. Only words that no shape has, and labels, need the rows themselves.
+//! The rows of all jobs, kept up to date with each change: jobs with the same [`Shape`] are
+//! together, in the order of their creation. A question about shapes costs the number of shapes,
+//! and a page the rows that it shows. Only words that no shape has, and labels, need the rows
+//! themselves.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Index {
         counts
     }
 
-    /// The keys of at most `limit` jobs per namespace that are in one of the states, the newest ones.
+    /// The keys of at most `limit` jobs per namespace that are in one of the states, the newest
+    /// ones.
     pub(crate) fn newest(&self, only: &str, states: &[StayState], limit: usize) -> Vec<Arc<ObjectKey>> {
         let mut by_namespace: BTreeMap<&str, Vec<&Place>> = BTreeMap::new();
         for (shape, members) in self.shapes(only).filter(|(shape, _)| states.contains(&shape.state)) {

@@ -1,7 +1,7 @@
 //! The jobs that exist now, filtered, sorted, grouped and in pages, for a reader.
 //!
-//! An index of the Workloads ([`index`]) is kept up to date with each change, so that a request reads
-//! no object except those of its page. The first request makes the index.
+//! An index of the Workloads ([`index`]) is kept up to date with each change, so that a request
+//! reads no object except those of its page. The first request makes the index.
 
 mod find;
 mod index;
@@ -95,7 +95,8 @@ impl Explain {
         self.read_jobs(Index::len)
     }
 
-    /// Passes the index of the jobs to `read`. The cache waits for it, so it must not use the cache.
+    /// Passes the index of the jobs to `read`. The cache waits for it, so it must not use the
+    /// cache.
     pub(super) fn read_jobs<A>(&self, read: impl FnOnce(&Index) -> A) -> A {
         self.views().jobs.read(read)
     }

@@ -56,7 +56,7 @@ fn components(spec: &Value) -> Result<Vec<Vec<Group>>, String> {
 
 fn group(component: usize, set: &PodSet) -> Result<Group, String> {
     let mut group = Group::new("", set.count(), format!("/components/{component}{}", pod_sets::pointer(&set.path)?));
-    // The index within a subgroup alone does not tell the pods of a JobSet apart.
+    // The index within a subgroup alone does not identify a pod of a JobSet.
     let annotations = set.annotations.as_ref().filter(|it| !it.contains_key(pod_sets::SUB_GROUP_INDEX_LABEL));
     let label = annotations.and_then(|annotations| annotations.get(pod_sets::POD_INDEX_LABEL));
     let known = [COMPLETION_INDEX, kubeflow::REPLICA_INDEX];

@@ -68,8 +68,8 @@ training_job!(
 /// Description of MPIJob.
 pub const MPI: Description = Description { set_defaults: offset_workers, ..MPI_COMMON };
 
-/// Records that the launcher of an MPIJob has index 0 if it runs as a worker, so that the indexes of
-/// the workers start at 1. The topology of a pod set group counts the launcher itself.
+/// Records that the launcher of an MPIJob has index 0 if it runs as a worker, so that the indexes
+/// of the workers start at 1. The topology of a pod set group counts the launcher itself.
 fn offset_workers(spec: &mut Value, gates: &Gates) {
     let specs = &spec["mpiReplicaSpecs"];
     let has = |type_: &str| specs[type_]["template"].is_object();

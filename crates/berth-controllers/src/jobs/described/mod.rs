@@ -97,18 +97,18 @@ pub struct Description {
     pub ready: fn(&Value, &Value) -> bool,
     /// Reads from the status whether pods still run.
     pub active: fn(&Value) -> bool,
-    /// Reads from the status whether the kind's operator rejected the spec; `None` for kinds without
-    /// such a state.
+    /// Reads from the status whether the kind's operator rejected the spec; `None` for kinds
+    /// without such a state.
     pub on_hold: fn(&Value) -> Option<bool>,
     /// Sets defaults in the spec of a new job.
     pub set_defaults: fn(&mut Value, &Gates),
     /// Reads from the spec whether the job is queued at all.
     pub queued: fn(&Value) -> bool,
-    /// Reads from spec and status the name of the RayCluster that Ray's autoscaler resizes while the
-    /// job runs.
+    /// Reads from spec and status the name of the RayCluster that Ray's autoscaler resizes while
+    /// the job runs.
     pub resized: fn(&Value, &Value) -> Option<String>,
-    /// Reads from spec and annotations whether the kind's operator runs pods that clean up after the
-    /// job, once the job is being deleted.
+    /// Reads from spec and annotations whether the kind's operator runs pods that clean up after
+    /// the job, once the job is being deleted.
     pub cleans_up: fn(&Value, &BTreeMap<String, String>) -> bool,
     /// Validates the spec of a job to be queued; `elastic`: the job may change its size.
     pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,

@@ -151,8 +151,8 @@ fn job(spec: &Value) -> Result<Vec<Group>, String> {
         "" | "K8sJobMode" => {
             let mut group = Group::new(SUBMITTER, 1, "/submitterPodTemplate");
             let mut container = submitter()?;
-            // Admission writes this template into the spec, so it must be complete: the operator only
-            // replaces a template that is absent.
+            // Admission writes this template into the spec, so it must be complete: the operator
+            // only replaces a template that is absent.
             let head = spec.pointer("/rayClusterSpec/headGroupSpec/template/spec/containers/0/image");
             container.image = head.and_then(Value::as_str).map(str::to_owned);
             let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});

@@ -1,8 +1,8 @@
 //! The integration of SparkApplications: a driver, and executors of a fixed number.
 //!
-//! A SparkApplication has no pod templates. Its operator makes the pods from the fields of two roles,
-//! so the pod sets are composed from the same fields, and the additions of admission are written
-//! there.
+//! A SparkApplication has no pod templates. Its operator makes the pods from the fields of two
+//! roles, so the pod sets are composed from the same fields, and the additions of admission are
+//! written there.
 
 use std::collections::BTreeMap;
 
@@ -166,8 +166,8 @@ pub(super) fn merge(spec: &mut Value, group: &Group, info: &PodSetInfo, gates: &
     Ok(())
 }
 
-/// Removes the node selector of the application, which [`merge`] and [`restore`] have written to its
-/// roles.
+/// Removes the node selector of the application, which [`merge`] and [`restore`] have written to
+/// its roles.
 pub(super) fn clear_shared_selector(spec: &mut Value) {
     if let Some(spec) = spec.as_object_mut() {
         spec.remove("nodeSelector");

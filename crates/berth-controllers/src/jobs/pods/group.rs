@@ -232,7 +232,8 @@ impl<'a> Group<'a> {
             let places = usize::try_from(set.count).unwrap_or(0);
             let of_set = self.pods.iter().filter(|pod| role(pod) == set.name).cloned();
             let (mut live, mut lost): (Vec<_>, Vec<_>) = of_set.partition(|pod| counts(pod));
-            // A group that is admitted before all its pods exist only needs one to be admitted again.
+            // A group that is admitted before all its pods exist only needs one to be admitted
+            // again.
             let needed = if self.is_fast() { places.min(1) } else { places };
             surplus.absent += needed.saturating_sub(live.len());
             // Started pods come before gated ones, and older before newer.
@@ -256,9 +257,9 @@ impl<'a> Group<'a> {
         Group { unit: self.unit, pods: &left }.surplus(workload).absent
     }
 
-    /// Waiting pods whose role has another name in the Workload, and that name. Berth versions up to
-    /// 0.1 named roles differently, so a replacement of a pod can have a new name for its role. All
-    /// pods of a serving group with one role have that role.
+    /// Waiting pods whose role has another name in the Workload, and that name. Berth versions up
+    /// to 0.1 named roles differently, so a replacement of a pod can have a new name for its role.
+    /// All pods of a serving group with one role have that role.
     pub fn misnamed(&self, workload: &'a Workload) -> Vec<(&'a Arc<Pod>, &'a str)> {
         let sets = &workload.spec.pod_sets;
         let is_known = |pod: &Pod| sets.iter().any(|set| set.name == role(pod));

@@ -2,8 +2,8 @@
 //! `berth import`.
 //!
 //! Pods that run before queueing is introduced have no Workload, so quota would be given twice. An
-//! imported pod keeps running. Its Workload is admitted whether quota is free or not, because the pod
-//! uses the machine in any case.
+//! imported pod keeps running. Its Workload is admitted whether quota is free or not, because the
+//! pod uses the machine in any case.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Groups of pods that belong to a StatefulSet or to a replica of a LeaderWorkerSet: their names, and
-//! the role of their pods.
+//! Groups of pods that belong to a StatefulSet or to a replica of a LeaderWorkerSet: their names,
+//! and the role of their pods.
 
 use berth_api::kueue::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,8 +31,8 @@ pub(crate) fn group_name(
     if !exists(&usual) && exists(&earlier) { earlier } else { usual }
 }
 
-/// True if a Workload can belong to the set with this UID: a pod group made it, and no other set owns
-/// it.
+/// True if a Workload can belong to the set with this UID: a pod group made it, and no other set
+/// owns it.
 fn is_of_set(workload: &ObjectMeta, kind: &OwnerKind, uid: &str) -> bool {
     let annotations = workload.annotations.as_ref();
     let of_group = annotations.and_then(|annotations| annotations.get(annotations::IS_GROUP_WORKLOAD));

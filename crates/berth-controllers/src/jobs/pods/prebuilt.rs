@@ -33,8 +33,8 @@ pub(super) fn find(stores: &Stores, namespace: &str, name: &str) -> Option<Arc<W
 }
 
 impl Reconcile<'_> {
-    /// Adopts the prebuilt Workload that the pod names. It is never created here, and never updated to
-    /// match the pod.
+    /// Adopts the prebuilt Workload that the pod names. It is never created here, and never updated
+    /// to match the pod.
     pub(super) fn with_prebuilt(&mut self, name: &str) -> Result<(), PlanError> {
         let Some(workload) = find(self.context.stores, self.namespace, name) else {
             return self.without_prebuilt(name);

@@ -91,8 +91,8 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
     }
 }
 
-/// Handles a Workload whose pods are gone: it is put on hold if its StatefulSet still exists (scaled to
-/// zero), and finished otherwise.
+/// Handles a Workload whose pods are gone: it is put on hold if its StatefulSet still exists
+/// (scaled to zero), and finished otherwise.
 fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan: &mut Plan<Pod>) {
     let mut workload = workload.clone();
     if workload.owner_references().is_empty() && workload.metadata.deletion_timestamp.is_none() {
@@ -199,8 +199,8 @@ impl Reconcile<'_> {
         self.with_workload((*workload).clone())
     }
 
-    /// Gives waiting pods of a StatefulSet the set's queue. Its controller does not replace pods that
-    /// never became ready. Returns true if the plan writes any pod.
+    /// Gives waiting pods of a StatefulSet the set's queue. Its controller does not replace pods
+    /// that never became ready. Returns true if the plan writes any pod.
     fn follow_queue_of_set(&mut self) -> bool {
         let Some(set) = set_of(self.group.first()) else { return false };
         let found = self.context.stores.named_owner(self.namespace, set).flatten();
@@ -282,8 +282,8 @@ impl Reconcile<'_> {
         Ok(())
     }
 
-    /// The pod sets of a new Workload: those of the pods, or of the templates of a replica whose workers
-    /// wait for its leader.
+    /// The pod sets of a new Workload: those of the pods, or of the templates of a replica whose
+    /// workers wait for its leader.
     fn pod_sets(&self) -> Result<Vec<PodSet>, String> {
         let (stores, gates) = (self.context.stores, self.context.gates);
         let ahead = |why| replica::pod_sets_ahead(stores, self.group.first(), gates).unwrap_or(Err(why));
@@ -300,7 +300,8 @@ impl Reconcile<'_> {
         Ok(Some(workload))
     }
 
-    /// Why the group cannot have a Workload, if a Workload of its name exists that no pod group made.
+    /// Why the group cannot have a Workload, if a Workload of its name exists that no pod group
+    /// made.
     fn name_conflict(&self) -> Option<String> {
         let name = super::group_name(self.group.first(), self.context.gates)?;
         self.context.stores.workloads.get(&ObjectKey::namespaced(self.namespace, name))?;

@@ -1,7 +1,7 @@
 //! Replicas of LeaderWorkerSets: the pods of each are one group.
 //!
-//! The Workload of a group is made from its pods. Workers that wait for a leader that is ready do not
-//! exist before the group is admitted, so their pod set is made from the set's template.
+//! The Workload of a group is made from its pods. Workers that wait for a leader that is ready do
+//! not exist before the group is admitted, so their pod set is made from the set's template.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ pub(super) fn is_part(pod: &Pod) -> bool {
     pod.annotations().get(annotations::POD_SUSPENDING_PARENT).is_some_and(|parent| parent == PARENT)
 }
 
-/// True if the pod is queued for a LeaderWorkerSet that is not known (yet). Its group has the set's UID
-/// in its name.
+/// True if the pod is queued for a LeaderWorkerSet that is not known (yet). Its group has the set's
+/// UID in its name.
 pub(crate) fn is_of_unknown_set(stores: &Stores, pod: &Pod) -> bool {
     let set = pod.labels().get(SET_NAME).filter(|_| is_part(pod));
     let key = set.map(|set| ObjectKey::namespaced(pod.namespace().unwrap_or_default(), set.as_str()));
@@ -70,14 +70,16 @@ pub(super) fn set_of(stores: &Stores, pod: &Pod) -> Option<OwnerReference> {
     Some(OwnerReference { controller: None, block_owner_deletion: None, ..set })
 }
 
-/// The StatefulSet of a LeaderWorkerSet's leaders. It has the set's name, owner and number of replicas.
+/// The StatefulSet of a LeaderWorkerSet's leaders. It has the set's name, owner and number of
+/// replicas.
 fn leaders(stores: &Stores, namespace: &str, set: &str) -> Option<Arc<StatefulSet>> {
     let leaders = stores.stateful_sets.get(&ObjectKey::namespaced(namespace, set))?;
     controller_of(&leaders.metadata).is_some_and(|owner| owner.kind == KIND).then_some(leaders)
 }
 
-/// The pod sets of a replica whose workers wait for a leader that is ready, and have another template
-/// than the leader. `None` if the pod is not part of such a replica, or its set is not known.
+/// The pod sets of a replica whose workers wait for a leader that is ready, and have another
+/// template than the leader. `None` if the pod is not part of such a replica, or its set is not
+/// known.
 ///
 /// # Errors
 /// A template cannot be read, or its topology request is invalid.
@@ -108,9 +110,10 @@ fn pod_set(set: &LeaderWorkerSet, name: &str, field: &str, count: i32, gates: &G
     Ok(PodSet { name: name.to_owned(), count, min_count: None, template, topology_request })
 }
 
-/// Handles the Workload of a replica whose pods are gone, if its LeaderWorkerSet exists. The set creates
-/// the pods of a wanted replica again, for which the Workload waits, also if it is deactivated. That of a
-/// replica beyond the set's size is deleted. Returns false if there is no such set.
+/// Handles the Workload of a replica whose pods are gone, if its LeaderWorkerSet exists. The set
+/// creates the pods of a wanted replica again, for which the Workload waits, also if it is
+/// deactivated. That of a replica beyond the set's size is deleted. Returns false if there is no
+/// such set.
 pub(super) fn without_pods(
     context: Context<'_>,
     namespace: &str,

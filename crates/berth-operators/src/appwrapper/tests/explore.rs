@@ -1,5 +1,5 @@
-//! All states that the model of an AppWrapper can reach, by every interleaving of faults, time, users
-//! and API errors, and what must hold in each of them.
+//! All states that the model of an AppWrapper can reach, by every interleaving of faults, time,
+//! users and API errors, and what must hold in each of them.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -78,8 +78,8 @@ fn life(constants: &Constants) -> Vec<(World, &'static str)> {
     states
 }
 
-/// Explores all states within this number of moves from any state of an undisturbed life, and checks
-/// each. Returns the states, and true if no state was left out.
+/// Explores all states within this number of moves from any state of an undisturbed life, and
+/// checks each. Returns the states, and true if no state was left out.
 fn explore(constants: &Constants, depth_max: usize) -> (Reached, bool) {
     let mut known = HashSet::new();
     let mut reached = Reached { worlds: Vec::new(), origins: Vec::new() };
@@ -147,8 +147,8 @@ fn broken_rule(constants: &Constants, before: &World, after: &World) -> Option<&
     rules.into_iter().find(|(is_broken, _)| *is_broken).map(|(_, rule)| rule)
 }
 
-/// From any state the AppWrapper comes to rest, if from now on nothing fails and time passes only as
-/// the operator requests it: no timer is missing.
+/// From any state the AppWrapper comes to rest, if from now on nothing fails and time passes only
+/// as the operator requests it: no timer is missing.
 fn comes_to_rest(constants: &Constants, start: &World) -> Result<(), String> {
     const MOVES_MAX: usize = 200;
     let mut world = start.clone();

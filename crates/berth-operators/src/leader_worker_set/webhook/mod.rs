@@ -1,6 +1,6 @@
 //! The rules of LeaderWorkerSet's admission webhooks, as pure functions for an API server:
-//! [`default_set`], [`validate()`] and [`default_pod`]. The rules of the definition's schema are not
-//! repeated here.
+//! [`default_set`], [`validate()`] and [`default_pod`]. The rules of the definition's schema are
+//! not repeated here.
 
 mod pods;
 pub mod tpu;

@@ -133,8 +133,8 @@ pub fn serve(facts: &Facts<'_>) -> Option<Service> {
     Some(Service { metadata, spec: Some(spec), status: None })
 }
 
-/// The headless Service of the workers if a group has several hosts per replica. It also lists hosts
-/// that are not ready yet.
+/// The headless Service of the workers if a group has several hosts per replica. It also lists
+/// hosts that are not ready yet.
 pub fn headless(facts: &Facts<'_>) -> Option<Service> {
     if !facts.spec.worker_group_specs.iter().any(|group| group.hosts() > 1) {
         return None;

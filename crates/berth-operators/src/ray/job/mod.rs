@@ -1,8 +1,9 @@
 //! The RayJob controller: runs a program on a Ray cluster of its own, or on an existing cluster.
 //!
-//! Each reconcile reads the job and its objects from the caches, asks the dashboard if [`plan::plan`]
-//! needs its answer, and applies the plan. The status is written last, so that an interrupted step
-//! is planned again. Jobs whose `spec.managedBy` names another controller are ignored.
+//! Each reconcile reads the job and its objects from the caches, asks the dashboard if
+//! [`plan::plan`] needs its answer, and applies the plan. The status is written last, so that an
+//! interrupted step is planned again. Jobs whose `spec.managedBy` names another controller are
+//! ignored.
 //!
 //! A job that is not valid stays `ValidationFailed`, even after its spec is corrected. It must be
 //! deleted and created again.
@@ -224,7 +225,7 @@ impl Controller {
                     self.write_job.replace(&current).await?;
                     return Ok(Action::Wait);
                 }
-                Write::Stop | Write::Submit => self.tell_dashboard(job, found, &mut plan.status, &write).await,
+                Write::Stop | Write::Submit => self.request_dashboard(job, found, &mut plan.status, &write).await,
                 Write::DeleteJob => {
                     self.write_job.delete(job).await?;
                     return Ok(Action::Wait);
@@ -241,9 +242,9 @@ impl Controller {
 
     /// Submits or stops the program. A failed submission is repeated after the next question to the
     /// dashboard.
-    async fn tell_dashboard(&self, job: &RayJob, found: &Found, status: &mut RayJobStatus, write: &Write) {
+    async fn request_dashboard(&self, job: &RayJob, found: &Found, status: &mut RayJobStatus, write: &Write) {
         let before = RayJobStatus::read(job.status.as_ref());
-        let told = async {
+        let requested = async {
             let spec = RayJobSpec::read(&job.spec).map_err(|error| error.to_string())?;
             let dashboard = self.dashboard(job, &spec, &before, found).await?;
             match write {
@@ -251,7 +252,7 @@ impl Controller {
                 _ => dashboard.stop(&before.job_id).await,
             }
         };
-        if let Err(problem) = told.await {
+        if let Err(problem) = requested.await {
             tracing::debug!(job = %job.name_any(), %problem, "cannot submit or stop the Ray job");
             if *write == Write::Submit {
                 unreachable(status, self.clock.now());

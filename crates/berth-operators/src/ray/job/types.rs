@@ -96,7 +96,7 @@ pub enum SubmissionMode {
     K8sJobMode,
     /// By a request of the operator to the dashboard.
     HttpMode,
-    /// By the user, who then sets `spec.jobId`.
+    /// By the user. The user then sets `spec.jobId`.
     InteractiveMode,
     /// By a container in the head pod.
     SidecarMode,

@@ -1,5 +1,5 @@
-//! TensorFlow: the variable `TF_CONFIG` with the addresses of all pods, or, with dynamic workers, of
-//! the parameter servers and the pod itself.
+//! TensorFlow: the variable `TF_CONFIG` with the addresses of all pods, or, with dynamic workers,
+//! of the parameter servers and the pod itself.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A week of faults: 64 nodes with eight GPUs break at random, do not report, keep their pods stuck
-//! or are taken back, while three teams run AppWrappers, PyTorchJobs and Jobs. The test checks every
-//! change that a client of the API sees: no job is lost or runs twice at once, no quota leaks, retry
-//! limits are kept, and every failure has a reason. It prints the time from a fault until the pods
-//! run again, and checks it against the grace periods.
+//! or are taken back, while three teams run AppWrappers, PyTorchJobs and Jobs. The test checks
+//! every change that a client of the API sees: no job is lost or runs twice at once, no quota
+//! leaks, retry limits are kept, and every failure has a reason. It prints the time from a fault
+//! until the pods run again, and checks it against the grace periods.
 //!
 //! A week takes 75 s of CPU time in a debug build. CI runs 36 hours of three seeds.
 //! `BERTH_TEST_SEEDS=20` runs the whole week of twenty seeds, and `BERTH_TEST_SEED=7` the week of

@@ -149,7 +149,8 @@ impl Record {
         }
     }
 
-    /// No pod of a job runs twice at once, and a new deployment begins after the end of the old one.
+    /// No pod of a job runs twice at once, and a new deployment begins after the end of the old
+    /// one.
     fn running_once(&mut self, job: &Submission, now: Timestamp) {
         let Some(course) = self.courses.get(&job.name) else { return };
         let live: Vec<&PodFacts> =

@@ -1,11 +1,11 @@
 //! The time from a fault until all pods of the job run again, and the time that its configuration
 //! allows.
 //!
-//! AppWrappers have grace periods for everything: the toleration of an unreachable node, the failure
-//! grace or warm-up grace by which the fault is detected, then the pause, or the forceful-deletion
-//! grace if pods are on a node that does not stop them. A pod of another job on a node without
-//! progress has no such limit: Kubernetes does not replace it before the node reports its end. This
-//! time does not count.
+//! AppWrappers have grace periods for everything: the toleration of an unreachable node, the
+//! failure grace or warm-up grace by which the fault is detected, then the pause, or the
+//! forceful-deletion grace if pods are on a node that does not stop them. A pod of another job on a
+//! node without progress has no such limit: Kubernetes does not replace it before the node reports
+//! its end. This time does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +21,8 @@ const FAILURE_GRACE: i64 = 60;
 const WARMUP_GRACE: i64 = 300;
 const PAUSE: i64 = 90;
 const FORCEFUL_DELETION: i64 = 600;
-/// Seconds that a Job waits after its first failed pod; twice as long after each further one, until a
-/// pod succeeds.
+/// Seconds that a Job waits after its first failed pod; twice as long after each further one, until
+/// a pod succeeds.
 const BACK_OFF: i64 = 10;
 /// Maximum of this time.
 const BACK_OFF_MAX: i64 = 360;
@@ -86,7 +86,8 @@ pub struct Course {
     pub pods: BTreeMap<String, PodFacts>,
     is_whole: bool,
     episode: Option<Episode>,
-    /// Number of pods that failed since a pod succeeded. A Job counts those that a fault ended, too.
+    /// Number of pods that failed since a pod succeeded. A Job counts those that a fault ended,
+    /// too.
     failures: u32,
 }
 
@@ -96,8 +97,8 @@ impl Course {
         self.failures = if phase == "Succeeded" { 0 } else { self.failures + 1 };
     }
 
-    /// Notes that the pods have changed: `lost` is the pod that changed, as it was before. Returns a
-    /// recovery that this change ends.
+    /// Notes that the pods have changed: `lost` is the pod that changed, as it was before. Returns
+    /// a recovery that this change ends.
     pub fn pods_changed(
         &mut self,
         job: &Submission,

@@ -3,8 +3,8 @@
 //! the same port, with the same certificate.
 //!
 //! Every replica serves, leader or not. Lookups read the controllers' caches, except for the
-//! LeaderWorkerSet of a new pod: the name of the pod's group has the set's UID, and a late cache would
-//! give two pods of one group different names.
+//! LeaderWorkerSet of a new pod: the name of the pod's group has the set's UID, and a late cache
+//! would give two pods of one group different names.
 
 pub mod app_wrappers;
 mod issued;
@@ -358,7 +358,7 @@ fn is_of(key: &ObjectKey, group: &str, resource: &str, namespace: &str, name: &s
     is_kind && (key.namespace.as_str(), key.name.as_str()) == (namespace, name)
 }
 
-/// The response with a review, or the reason why a body is none.
+/// The response with a review, or the reason why a body is not a review.
 fn reviewed(answered: Result<Value, String>) -> Response<Full<Bytes>> {
     match answered {
         Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),

@@ -23,6 +23,12 @@ const CLOSE: &str = "}@@";
 /// The configuration file, as a Helm expression.
 const FILE: &str = "(fromYaml .Values.managerConfig.controllerManagerConfigYaml)";
 
+/// A field of the configuration file, as a Helm expression; empty if the field or its section is absent
+/// or null.
+fn setting(section: &str, field: &str) -> String {
+    format!("get (get {FILE} `{section}` | default dict) `{field}`")
+}
+
 /// A value that Helm inserts.
 fn mark(expression: &str) -> String {
     format!("{OPEN}{expression}{CLOSE}")
@@ -31,13 +37,12 @@ fn mark(expression: &str) -> String {
 /// The values that the objects share with the configuration file, each as the Helm expression that
 /// computes it.
 fn settings(of: fn(&str) -> String) -> Settings {
-    let text = |section: &str, field: &str, usual: &str| {
-        of(&format!("dig `{section}` `{field}` `` {FILE} | default {usual} | quote"))
-    };
+    let text =
+        |section: &str, field: &str, usual: &str| of(&format!("{} | default {usual} | quote", setting(section, field)));
     let quoted = |text: &str| format!("`{text}`");
     // The port of an address; the default port if the address is disabled.
     let port = |section: &str, field: &str, usual: u16| {
-        let address = format!("dig `{section}` `{field}` `` {FILE} | toString");
+        let address = format!("{} | toString", setting(section, field));
         json!(of(&format!("{address} | regexFind `:[0-9]+$` | default `:{usual}` | trimPrefix `:`")))
     };
     Settings {
@@ -50,7 +55,7 @@ fn settings(of: fn(&str) -> String) -> Settings {
         liveness: text("health", "livenessEndpointName", &quoted(usual::LIVENESS_PATH)),
         health_port: port("health", "healthProbeBindAddress", usual::HEALTH_PORT),
         metrics_port: port("metrics", "bindAddress", usual::METRICS_PORT),
-        webhook_port: json!(of(&format!("dig `webhook` `port` {} {FILE}", usual::WEBHOOK_PORT))),
+        webhook_port: json!(of(&format!("{} | default {}", setting("webhook", "port"), usual::WEBHOOK_PORT))),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The values of Kueue's chart in Berth's: of the pods, the Services, Prometheus and cert-manager. They
-//! have Kueue's names where they mean the same. `berth install` has no options for them.
+//! The values of Kueue's chart in Berth's: of the pods, the Services, Prometheus and cert-manager.
+//! They have Kueue's names where they mean the same. `berth install` has no options for them.
 
 use anyhow::Context;
 use berth_controllers::aggregated;
@@ -7,7 +7,7 @@ use berth_controllers::rights;
 use serde_json::{Value, json};
 
 use super::super::{hold, manifests, pages};
-use super::{FILE, guarded, settings};
+use super::{guarded, setting, settings};
 use crate::controller::webhook::{DASHBOARD_SERVICE, METRICS_SERVICE};
 
 /// The image, as a Helm expression.
@@ -27,8 +27,8 @@ const REPLACED: [(&str, &str); 5] = [
         ".Values.controllerManager.manager.containerSecurityContext | toJson",
     ),
 ];
-/// Fields of the pods that exist if their value is set: the path of the parent, the field, the value,
-/// and how it is written.
+/// Fields of the pods that exist if their value is set: the path of the parent, the field, the
+/// value, and how it is written.
 const OPTIONAL: [(&str, &str, &str, &str); 9] = [
     ("/spec", "strategy", "strategy", "toJson"),
     ("/spec/template/spec", "hostNetwork", "hostNetwork", "toJson"),
@@ -197,11 +197,23 @@ pub fn checks() -> String {
          or name an image of Berth",
     );
     let own = fails(
-        &format!("and .Values.enableCertManager (dig `internalCertManagement` `enable` true {FILE})"),
+        &format!(
+            "and .Values.enableCertManager (ne ({} | toString) `false`)",
+            setting("internalCertManagement", "enable")
+        ),
         "enableCertManager: the controllers would make a certificate of their own; set internalCertManagement.enable: \
          false in managerConfig.controllerManagerConfigYaml",
     );
-    [gates, &of_kueue, &own].concat()
+    // A Service forwards to any number, so a wrong port would only show as a target that is down.
+    let port = settings(str::to_owned).metrics_port;
+    let port = format!("{{{{- $metricsPort := {} }}}}\n", port.as_str().unwrap_or_default());
+    let metrics = fails(
+        "not (has (.targetPort | default .port | toString) (list `metrics` $metricsPort))",
+        "metricsService.ports: the targetPort must be \"metrics\", or the port of metrics.bindAddress in \
+         managerConfig.controllerManagerConfigYaml",
+    );
+    let metrics = format!("{port}{{{{- range .Values.metricsService.ports }}}}\n{metrics}{{{{- end }}}}\n");
+    [gates, &of_kueue, &own, &metrics].concat()
 }
 
 /// The objects that only the chart has: for Prometheus, cert-manager and flow control.

@@ -186,7 +186,7 @@ fn a_text_is_wrapped_between_words_and_scrolled_to_its_end() {
     let mut help = model(View::Queues, "?G");
     let end = lines(&mut help, PLAIN, 80, 12);
     assert!(end[10].starts_with("Bars: "), "{end:#?}");
-    // Back from the end, whatever the number of lines.
+    // Back from the end, for any number of lines.
     help.key(KeyEvent::from(KeyCode::Char('k')));
     assert!(!lines(&mut help, PLAIN, 80, 12)[10].starts_with("Bars: "));
 }

@@ -79,8 +79,8 @@ fn wait_for_data(prometheus: &Prometheus, mut missing: BTreeSet<String>) {
     panic!("no data: {missing:#?}");
 }
 
-/// A cluster with the scenario's platform, whose reserved nodes have health agents. The first of them
-/// has faults.
+/// A cluster with the scenario's platform, whose reserved nodes have health agents. The first of
+/// them has faults.
 fn cluster(root: &Path, work: &Path) -> Cluster {
     let configuration = std::fs::read_to_string(file("examples/gke-batch-refarch/cluster.yaml"))
         .expect("the example can be read")

@@ -254,8 +254,8 @@ impl Load {
             *counts.entry(label).or_default() += 1;
             check(name, "exit codes and restarts", &end, end == wanted);
             if *kind == Kind::Deleted {
-                // It may have been deleted before it started, or between the creation of the file and
-                // the first line.
+                // It may have been deleted before it started, or between the creation of the file
+                // and the first line.
                 let is_right = starts.is_empty() || starts == [0] || starts == start_count;
                 check(name, "starts", &starts, is_right);
                 continue;

@@ -1,5 +1,5 @@
-//! The container of Ray's autoscaler in the head pod. The autoscaler reads the cluster's demand from
-//! the head and patches the replicas of the RayCluster's groups.
+//! The container of Ray's autoscaler in the head pod. The autoscaler reads the cluster's demand
+//! from the head and patches the replicas of the RayCluster's groups.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
