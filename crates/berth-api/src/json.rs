@@ -3,7 +3,9 @@
 //! The code that serde generates is generic over the format, and the compiler makes a copy of it in
 //! every crate that decodes a type. A pod has a hundred parts, so such copies were a third of the
 //! code of Berth's controllers and most of the time of a release build. The methods of [`Json`] are
-//! not generic: a kind is compiled where it implements the trait, and nowhere else.
+//! not generic: a kind is compiled where it implements the trait, and nowhere else. Objects are read
+//! from text and written as text. A JSON value goes through its text, because code for values would
+//! be as much again for each kind, and few values are converted.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet, StatefulSetSpec};
@@ -43,7 +45,9 @@ pub trait Json: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// The value is not one of the type.
-    fn from_json_value(value: &Value) -> Result<Self>;
+    fn from_json_value(value: &Value) -> Result<Self> {
+        Self::from_json_text(&value.to_string()).map_err(without_position)
+    }
 
     /// Encodes the value as text.
     ///
@@ -55,11 +59,19 @@ pub trait Json: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// As those of [`Json::to_json_text`].
-    fn to_json_value(&self) -> Result<Value>;
+    fn to_json_value(&self) -> Result<Value> {
+        serde_json::from_slice(&self.to_json_text()?)
+    }
 }
 
-/// Implements [`Json`] for types of the calling crate. The crate depends on `serde` and
-/// `serde_json`.
+/// The error without line and column: they are those of a text that the caller does not know.
+fn without_position(error: serde_json::Error) -> serde_json::Error {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    serde::de::Error::custom(text.strip_suffix(&position).unwrap_or(&text))
+}
+
+/// Implements [`Json`] for types of the calling crate. The crate depends on `serde_json`.
 #[macro_export]
 macro_rules! implement_json {
     ($($kind:ty),* $(,)?) => {
@@ -70,18 +82,8 @@ macro_rules! implement_json {
             }
 
             #[inline(never)]
-            fn from_json_value(value: &serde_json::Value) -> serde_json::Result<Self> {
-                serde::Deserialize::deserialize(value)
-            }
-
-            #[inline(never)]
             fn to_json_text(&self) -> serde_json::Result<Vec<u8>> {
                 serde_json::to_vec(self)
-            }
-
-            #[inline(never)]
-            fn to_json_value(&self) -> serde_json::Result<serde_json::Value> {
-                serde_json::to_value(self)
             }
         })*
     };
@@ -190,7 +192,8 @@ mod tests {
         for wrong in [json!({"data": []}), json!([1]), json!("text")] {
             let error = ConfigMap::from_json_text(&wrong.to_string()).expect_err("not a ConfigMap");
             assert!(error.to_string().contains("invalid type"), "{error}");
-            from_value::<ConfigMap>(wrong).expect_err("not a ConfigMap");
+            let error = from_value::<ConfigMap>(wrong).expect_err("not a ConfigMap").to_string();
+            assert!(error.starts_with("invalid type") && !error.contains("line"), "{error}");
         }
     }
 

@@ -150,6 +150,24 @@ macro_rules! custom_resource {
 }
 pub(crate) use custom_resource;
 
+/// Declares the root type of a version that is neither read nor written as a type: only its schema
+/// is used. Metadata are no part of a schema.
+macro_rules! schema_root {
+    (
+        $(#[$meta:meta])*
+        $kind:ident { $( $(#[$fmeta:meta])* $field:ident: $ty:ty, )* }
+    ) => {
+        #[derive(schemars::JsonSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        #[schemars(!default)]
+        $(#[$meta])*
+        pub struct $kind {
+            $( $(#[$fmeta])* pub $field: $ty, )*
+        }
+    };
+}
+pub(crate) use schema_root;
+
 macro_rules! scope {
     (namespaced) => {
         kube::core::NamespaceResourceScope

@@ -64,6 +64,7 @@ pub mod quota;
 pub mod regexp;
 pub mod revision;
 pub mod rules;
+pub mod samples;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -36,6 +36,7 @@ mod compression;
 mod connect;
 mod fairness;
 mod flow_schemas;
+mod forwarding;
 mod ids;
 mod kind_hooks;
 mod logs;

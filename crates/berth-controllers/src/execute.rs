@@ -3,14 +3,14 @@
 //! the next reconcile reads them.
 
 use berth_api::json::Json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::patch::merge_diff;
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder, Written};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -128,9 +128,13 @@ struct Known<K> {
     version: Option<String>,
 }
 
+/// The states of objects after the earlier steps of a plan. They are looked up only, so their order
+/// does not matter, and a hash map is less code for each kind of job.
+type States<K> = HashMap<ObjectKey, Known<K>>;
+
 impl<J> Executor<J>
 where
-    J: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + PartialEq + 'static,
+    J: Written + PartialEq,
 {
     /// An executor that writes through the manager's client and keeps the caches up to date.
     pub fn new(
@@ -146,11 +150,12 @@ where
 
     /// Executes a plan about `object`.
     pub async fn carry_out(&self, object: Option<&Arc<J>>, plan: Plan<J>) -> Result<Action, Error> {
-        let known = |object: &J| Known { state: object.clone(), version: object.resource_version() };
-        let mut objects: BTreeMap<ObjectKey, Known<J>> =
-            object.iter().map(|object| (ObjectKey::of(object.as_ref()), known(object))).collect();
+        let (mut objects, mut workloads) = (States::new(), States::new());
         let main = object.map(|object| ObjectKey::of(object.as_ref()));
-        let mut workloads: BTreeMap<ObjectKey, Known<Workload>> = BTreeMap::new();
+        if let (Some(key), Some(object)) = (&main, object) {
+            let known = Known { state: J::clone(object), version: object.resource_version() };
+            objects.insert(key.clone(), known);
+        }
         for step in plan.steps {
             match step {
                 Step::Event(event) => {
@@ -167,30 +172,7 @@ where
                 Step::Patch(after) => self.write_object(&mut objects, *after, Part::Main).await?,
                 Step::PatchStatus(after) => self.write_object(&mut objects, *after, Part::Status).await?,
                 Step::Delete(gone) => delete(&self.api_of::<J>(&gone), &*gone).await?,
-                Step::CreateWorkload(workload) => {
-                    let api = self.api_of::<Workload>(&workload);
-                    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                    let made = match berth_runtime::write::create(&api, &params, &workload).await {
-                        Ok(made) => made,
-                        Err(error) => {
-                            if let Some(object) = object {
-                                if berth_runtime::is_already_exists(&error) {
-                                    self.report_conflict(object, &api, &workload.name_any()).await;
-                                }
-                                self.report_refused(object, &format!("Workload {}", workload.name_any()), &error);
-                            }
-                            return Err(error.into());
-                        }
-                    };
-                    self.workloads.observe(made);
-                    let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
-                    if let Some(created) = job.filter(|_| !is_variant(&workload)) {
-                        // The duration may be negative, because objects contain whole seconds and
-                        // the clocks of two machines differ.
-                        let after = self.clock.now().duration_since(created.0).unsigned_abs();
-                        self.metrics.workload_created(&J::kind(&()), after);
-                    }
-                }
+                Step::CreateWorkload(workload) => self.create_workload(object, &workload).await?,
                 Step::PatchWorkload(after) => {
                     write(&self.api_of(&*after), &self.workloads, &mut workloads, *after, Part::Main).await?;
                 }
@@ -205,6 +187,32 @@ where
             (None, Some(after)) => Ok(Action::After(after)),
             (None, None) => Ok(Action::Wait),
         }
+    }
+
+    /// Creates the Workload of a job, and reports on the job why the API server rejects it.
+    async fn create_workload(&self, object: Option<&Arc<J>>, workload: &Workload) -> Result<(), Error> {
+        let api = self.api_of(workload);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match berth_runtime::write::create(&api, &params, workload).await {
+            Ok(made) => self.workloads.observe(made),
+            Err(error) => {
+                if let Some(object) = object {
+                    if berth_runtime::is_already_exists(&error) {
+                        self.report_conflict(object, &api, &workload.name_any()).await;
+                    }
+                    self.report_refused(object, &format!("Workload {}", workload.name_any()), &error);
+                }
+                return Err(error.into());
+            }
+        }
+        let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
+        if let Some(created) = job.filter(|_| !is_variant(workload)) {
+            // The duration may be negative, because objects contain whole seconds and the clocks of
+            // two machines differ.
+            let after = self.clock.now().duration_since(created.0).unsigned_abs();
+            self.metrics.workload_created(&J::kind(&()), after);
+        }
+        Ok(())
     }
 
     /// Reports on a job that a Workload of another owner has the name of the job's Workload. If
@@ -260,7 +268,7 @@ where
     }
 
     /// Writes an object, and reports on it when the API server rejects the change.
-    async fn write_object(&self, known: &mut BTreeMap<ObjectKey, Known<J>>, after: J, part: Part) -> Result<(), Error> {
+    async fn write_object(&self, known: &mut States<J>, after: J, part: Part) -> Result<(), Error> {
         let key = ObjectKey::of(&after);
         let result = write(&self.api_of(&after), &self.objects, known, after, part).await;
         if let (Err(error), Some(before)) = (&result, known.get(&key)) {
@@ -280,12 +288,12 @@ where
 async fn write<K>(
     api: &Api<K>,
     cache: &Cache<K>,
-    known: &mut BTreeMap<ObjectKey, Known<K>>,
+    known: &mut States<K>,
     after: K,
     part: Part,
 ) -> Result<(), kube::Error>
 where
-    K: Resource<DynamicType = ()> + Json + Clone + Debug + PartialEq + 'static,
+    K: Resource<DynamicType = ()> + Json + Clone + Debug + PartialEq + Send + Sync + 'static,
 {
     let key = ObjectKey::of(&after);
     if !known.contains_key(&key) {
@@ -310,7 +318,7 @@ where
 /// Updates the cache with the response to a write.
 pub(crate) fn observe<K>(cache: &Cache<K>, answer: K)
 where
-    K: Resource<DynamicType = ()> + Clone + 'static,
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
     match is_gone(&answer) {
         true => cache.observe_deleted(&answer),

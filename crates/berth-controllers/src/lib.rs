@@ -22,6 +22,7 @@ pub mod execute;
 pub mod explain;
 pub mod failure_recovery;
 pub mod gates;
+pub mod gpu_exporters;
 pub mod jobs;
 mod members;
 pub mod metrics;

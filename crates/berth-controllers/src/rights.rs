@@ -418,7 +418,7 @@ fn user_roles() -> Vec<Value> {
         "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(Audience::Both.labels())},
         "rules": [
             {"apiGroups": [explain::GROUP], "resources": ["workloads/explanation", "workloads/history"], "verbs": ["get"]},
-            {"apiGroups": [explain::GROUP], "resources": ["currentjobs", "forecasts", "stays", "usage"],
+            {"apiGroups": [explain::GROUP], "resources": ["currentjobs", "forecasts", "gpus", "stays", "usage"],
              "verbs": ["list"]},
             {"apiGroups": [explain::GROUP], "resources": ["whatifs"], "verbs": ["create"]},
         ],

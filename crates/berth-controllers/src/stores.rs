@@ -225,7 +225,11 @@ impl Stores {
     /// An object as JSON, by group, resource, namespace and name ([`crate::webhooks::Lookup`]). For
     /// other projects' kinds it contains only metadata, which is enough to look up owners.
     pub fn find(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        fn one<K: Resource + Json + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        fn one<K: Resource + Json + Send + Sync + 'static>(
+            cache: &Cache<K>,
+            namespace: &str,
+            name: &str,
+        ) -> Option<Arc<Value>> {
             let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
             berth_api::json::to_value(object.as_ref()).ok().map(Arc::new)
         }

@@ -3,15 +3,14 @@
 
 use berth_api::berth::current_jobs::{CurrentJob, CurrentJobs};
 use berth_api::berth::explanation::Held;
-use berth_api::berth::usage::StayState;
+use berth_api::berth::usage::{NOT_TRIED_YET, StayState};
 use berth_controllers::explain::ask;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
 use crate::state;
@@ -42,7 +41,7 @@ const COLUMNS: [(&str, &str, &str, bool); 13] = [
 pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Jobs", &["jobs"]);
     let given = &asked.parameters;
-    let (jobs, now) = futures::join!(list(dashboard, given), dashboard.now());
+    let (jobs, now) = futures::join!(list(dashboard, given, ROWS), dashboard.now());
     let code = jobs.as_ref().map_or_else(Unread::code, |_| StatusCode::OK);
     layout::page(code, &frame, |html| {
         html.class("div", "bar-line", |html| {
@@ -59,8 +58,9 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     })
 }
 
-async fn list(dashboard: &Dashboard, given: &Parameters) -> Result<CurrentJobs, Unread> {
-    let mut query = Parameters::default().with("limit", ROWS).with("offset", given.number("from"));
+/// At most `rows` of the jobs that the parameters select, and how many jobs are in each state.
+pub async fn list(dashboard: &Dashboard, given: &Parameters, rows: usize) -> Result<CurrentJobs, Unread> {
+    let mut query = Parameters::default().with("limit", rows).with("offset", given.number("from"));
     // The newest jobs first, unless the reader asks for another order.
     query = query.with("sort", given.get("sort").unwrap_or(NEWEST));
     for name in ["q", "state", "queue", "user", "labels", "group"] {
@@ -177,13 +177,18 @@ fn states(html: &mut Html, jobs: &CurrentJobs, given: &Parameters) {
             });
         };
         tab("", "All", all);
-        for state in StayState::OF_CURRENT {
-            let count = jobs.states.get(state.name()).copied().unwrap_or(0);
+        for (state, count) in by_state(jobs) {
             if count > 0 || now == state.name() {
                 tab(state.name(), state.name(), count);
             }
         }
     });
+}
+
+/// The number of jobs in each state.
+pub fn by_state(jobs: &CurrentJobs) -> impl Iterator<Item = (StayState, usize)> + '_ {
+    let count = |state: StayState| jobs.states.get(state.name()).copied().unwrap_or(0);
+    StayState::OF_CURRENT.into_iter().map(move |state| (state, count(state)))
 }
 
 /// The filters that a click on a cell sets, each with a link that removes it.
@@ -305,7 +310,10 @@ fn cell(html: &mut Html, column: &str, job: &CurrentJob, given: &Parameters, now
             if stay.state == StayState::Running || stay.state == StayState::Succeeded {
                 return;
             }
-            html.text(&stay.reason);
+            html.text(stay.shown_reason());
+            if stay.shown_reason() == NOT_TRIED_YET {
+                html.line("div", "quiet", "The jobs ahead of it in its queue are tried first.");
+            }
             if !job.message.is_empty() {
                 html.line("div", "quiet message", state::shortened(&job.message));
             }

@@ -4,6 +4,7 @@ use berth_apimachinery::quantity::Quantity;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::html::{Href, Html};
+use crate::read::Unread;
 use crate::tree::Figures;
 
 /// Interval in seconds at which a page reloads itself in browsers without scripts.
@@ -175,6 +176,12 @@ pub fn answer(code: StatusCode, media: &'static str, body: String) -> Response<S
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// A page that shows a failure.
+pub fn cannot(html: &mut Html, unread: &Unread) {
+    html.line("h1", "", "The page cannot be shown");
+    notice(html, unread);
 }
 
 /// A notice about a failure or a missing permission, in addition to the rest of the page.

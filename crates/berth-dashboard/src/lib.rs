@@ -50,6 +50,7 @@ pub use guard::Hosts;
 pub use layout::Session;
 pub use login::login;
 pub use prices::{FindPrices, Prices};
+pub use request::routes;
 
 use html::Href;
 use layout::{Frame, SCRIPT, STYLE, TEXT, answer};

@@ -80,13 +80,17 @@ pub fn accelerator(node: &Node) -> Option<String> {
 pub fn share(node: &Node, used: Option<&Use>, resource: &str) -> String {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(resource));
     let Some(allocatable) = allocatable else { return "-".to_owned() };
-    match used {
-        Some(used) => {
-            let requested = used.requests.get(resource).map_or_else(|| "0".to_owned(), ToString::to_string);
-            format!("{requested}/{}", allocatable.0)
-        }
-        None => format!("-/{}", allocatable.0),
-    }
+    let text = |amount: &Quantity| if resource == "cpu" { cores(amount) } else { amount.to_string() };
+    let requested =
+        used.map_or_else(|| "-".to_owned(), |used| used.requests.get(resource).map_or_else(|| "0".to_owned(), text));
+    let allocatable = Quantity::parse(&allocatable.0).map_or_else(|_| allocatable.0.clone(), |amount| text(&amount));
+    format!("{requested}/{allocatable}")
+}
+
+/// An amount of CPU in cores, with at most two decimals: `3.92`.
+fn cores(amount: &Quantity) -> String {
+    let text = format!("{:.2}", amount.as_approximate_f64());
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The state of a node in the words of sinfo, and the reason if pods cannot start there.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::gpus::GpuUse;
+use berth_api::berth::gpus::{self, GpuUse};
 use berth_api::kueue::v1beta2::Topology;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -12,11 +12,10 @@ use kube::{Api, ResourceExt};
 use crate::dashboard::Dashboard;
 use crate::gpu_use;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
+use crate::layout::{self, cannot, notice};
 use crate::node_health::{self, Grade};
 use crate::node_pods;
 use crate::node_use::{self, Use};
-use crate::overview::cannot;
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
 use crate::state;
@@ -41,7 +40,7 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Nodes", &["nodes"]);
     let nodes: Api<Node> = Api::all(dashboard.client.clone());
     let topologies: Api<Topology> = Api::all(dashboard.client.clone());
-    let (nodes, uses, mut gpus, topologies, now) = futures::join!(
+    let (nodes, uses, reports, topologies, now) = futures::join!(
         read::list(&nodes, NODES_MAX),
         node_pods::uses(&dashboard.client),
         gpu_use::read(&dashboard.client),
@@ -71,12 +70,15 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
             }
         };
         let machine = |node: Node| {
-            let gpus = gpus.remove(&node.name_any()).unwrap_or_default();
+            let gpus = reports.of(&node.name_any()).to_vec();
             let used = uses.as_ref().map(|uses| uses.get(&node.name_any()).cloned().unwrap_or_default());
             let (state, reason) = node_use::state(&node, used.as_ref());
             Machine { node, used, gpus, state, reason }
         };
         let machines: Vec<Machine> = nodes.items.into_iter().map(machine).collect();
+        if machines.iter().any(|it| node_use::accelerator(&it.node).is_some_and(|name| name == gpus::GPU)) {
+            reports.notes.iter().for_each(|note| notice(html, note));
+        }
         let levels = topologies.map(|it| levels(&it.items)).unwrap_or_default();
         show(html, &machines, &levels, &asked.parameters, now);
     })
@@ -97,7 +99,9 @@ fn show(html: &mut Html, machines: &[Machine], levels: &[String], given: &Parame
     let count = |state: &str| machines.iter().filter(|it| it.state == state).count();
     let states: BTreeSet<&str> = machines.iter().map(|it| it.state.as_str()).collect();
     let shares: Vec<String> = states.into_iter().map(|state| format!("{} {state}", count(state))).collect();
-    html.line("p", "quiet", format_args!("{} nodes: {}.", machines.len(), shares.join(", ")));
+    let noun = if machines.len() == 1 { "node" } else { "nodes" };
+    let shares = if shares.is_empty() { String::new() } else { format!(": {}", shares.join(", ")) };
+    html.line("p", "quiet", format_args!("{} {noun}{shares}.", machines.len()));
     totals(html, machines);
     if machines.is_empty() {
         return;
@@ -252,7 +256,8 @@ fn row(html: &mut Html, machine: &Machine, now: Timestamp) {
     });
     html.line("td", "number", used.map(|used| used.pods.to_string()).unwrap_or_default());
     let health = node_health::of(node);
-    html.class("td", "health", |html| {
+    let has_health = !(health.verdict.is_empty() && health.detail.is_empty());
+    html.class("td", if has_health { "health" } else { "" }, |html| {
         let class = match health.grade {
             Grade::Unknown | Grade::Good => "quiet",
             Grade::Warning => "wait",

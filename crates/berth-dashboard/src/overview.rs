@@ -1,5 +1,7 @@
 //! The first page: cohorts and queues, their usage, and their waiting workloads.
 
+use berth_api::berth::current_jobs::CurrentJobs;
+use berth_api::berth::usage::Stays;
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort};
 use http::{Response, StatusCode};
 use kube::Api;
@@ -7,13 +9,17 @@ use kube::Api;
 use crate::dashboard::Dashboard;
 use crate::forecast::{Forecasts, from_now};
 use crate::html::{Href, Html};
-use crate::layout::{self, notice, usage};
-use crate::read::{self, Unread};
-use crate::request::Asked;
+use crate::jobs;
+use crate::layout::{self, cannot, notice, usage};
+use crate::preemptions;
+use crate::read;
+use crate::request::{Asked, Parameters};
 use crate::tree::{self, Node, Workloads};
 
 /// Number of cohorts and queues on one page.
 const ROWS: usize = 200;
+/// Period of the preemptions that are counted.
+const RECENT: &str = "1h";
 /// Maximum number of queues, and of cohorts, that are read.
 const OBJECTS_MAX: usize = 20_000;
 
@@ -23,11 +29,16 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
     let client = &dashboard.client;
     let queues: Api<ClusterQueue> = Api::all(client.clone());
     let cohorts: Api<Cohort> = Api::all(client.clone());
-    let (queues, cohorts, forecasts, now) = futures::join!(
+    let all = Parameters::default();
+    let (queues, cohorts, forecasts, jobs, (preempted, now)) = futures::join!(
         read::list(&queues, OBJECTS_MAX),
         read::list(&cohorts, OBJECTS_MAX),
         read::promptly(Forecasts::summary(client)),
-        dashboard.now()
+        read::promptly(jobs::list(dashboard, &all, 0)),
+        async {
+            let now = dashboard.now().await;
+            (read::promptly(preemptions::stays(dashboard, &all, now, RECENT)).await, now)
+        }
     );
     let queues = match queues {
         Ok(queues) => queues,
@@ -47,6 +58,8 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
         }
         let nodes = tree::forest(&queues.items, &cohorts);
         summary(html, &nodes);
+        // A reader without the right to these sees the queues only.
+        activity(html, jobs.ok().as_ref(), preempted.ok().as_ref());
         if nodes.is_empty() {
             html.line("p", "quiet", "There is no ClusterQueue yet.");
             return;
@@ -78,12 +91,6 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
     })
 }
 
-/// A page that shows a failure.
-pub fn cannot(html: &mut Html, unread: &Unread) {
-    html.line("h1", "", "The page cannot be shown");
-    notice(html, unread);
-}
-
 fn summary(html: &mut Html, nodes: &[Node]) {
     let queues = nodes.iter().filter(|node| !node.is_cohort);
     let (mut count, mut all) = (0, Workloads::default());
@@ -104,6 +111,28 @@ fn summary(html: &mut Html, nodes: &[Node]) {
         plural(all.admitted, "is", "are"),
     );
     html.line("p", "quiet", text);
+}
+
+/// Links to the jobs of each state, and to the last preemptions.
+fn activity(html: &mut Html, jobs: Option<&CurrentJobs>, preempted: Option<&Stays>) {
+    if jobs.is_none() && preempted.is_none() {
+        return;
+    }
+    html.element("p", &[("class", &"tabs"), ("role", &"group"), ("aria-label", &"Jobs")], |html| {
+        let mut link = |to: Href, text: &str, count: usize| {
+            html.element("a", &[("href", &to)], |html| {
+                html.text(text);
+                html.line("b", "", format_args!(" {count}"));
+            });
+        };
+        for (state, count) in jobs.iter().flat_map(|jobs| jobs::by_state(jobs)).filter(|(_, count)| *count > 0) {
+            link(Href::path(&["jobs"]).with("state", state.name()), state.name(), count);
+        }
+        if let Some(stays) = preempted {
+            let to = Href::path(&["preemptions"]).with("since", RECENT);
+            link(to, "Preempted in the last hour", stays.items.len());
+        }
+    });
 }
 
 /// What the columns mean.

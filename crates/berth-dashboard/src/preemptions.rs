@@ -11,13 +11,14 @@ use jiff::Timestamp;
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
 use crate::jobs::{class, holds};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::read::{self, Unread};
-use crate::request::Asked;
+use crate::request::{Asked, Parameters};
 use crate::state;
 use crate::usage::{period, periods};
 
+/// The usual period.
+const USUAL: &str = "24h";
 /// Number of preemptions on a page.
 const ROWS: usize = 100;
 /// Number of preemptions that are read.
@@ -32,16 +33,8 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     let frame = dashboard.frame(asked, "Preemptions", &["preemptions"]);
     let now = dashboard.now().await;
     let given = &asked.parameters;
-    let query = format!("{}&state=Preempted&limit={STAYS}", period(given, now, "24h"));
-    let read = read::within(ask::stays(&dashboard.client, given.get("ns"), &query)).await;
-    let stays: Result<Stays, Unread> =
-        read.and_then(|it| serde_json::from_value(it).map_err(|error| Unread::Failed(error.to_string())));
+    let stays = stays(dashboard, given, now, USUAL).await;
     let code = stays.as_ref().map_or_else(Unread::code, |_| StatusCode::OK);
-    let stays = stays.map(|mut stays| {
-        // Controllers of an earlier version send stays of all states.
-        stays.items.retain(|it| it.state == StayState::Preempted);
-        stays
-    });
     let mut evicted: Vec<&Stay> = stays.iter().flat_map(|stays| stays.items.iter().rev()).collect();
     let count = evicted.len();
     evicted.truncate(ROWS);
@@ -50,7 +43,7 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
     layout::page(code, &frame, |html| {
         html.class("div", "bar-line", |html| {
             html.line("h1", "", "Preemptions");
-            periods(html, "/preemptions", given, "24h", &[]);
+            periods(html, "/preemptions", given, USUAL, &[]);
         });
         let stays = match &stays {
             Ok(stays) => stays,
@@ -73,6 +66,21 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
         html.line("p", "quiet", format_args!("{count} preemptions, the newest {} first.", evicted.len()));
         table(html, &evicted, &decisions, now);
     })
+}
+
+/// The preemptions of the period that the parameters state, or of the usual one.
+pub async fn stays(
+    dashboard: &Dashboard,
+    given: &Parameters,
+    now: Timestamp,
+    usual: &'static str,
+) -> Result<Stays, Unread> {
+    let query = format!("{}&state=Preempted&limit={STAYS}", period(given, now, usual));
+    let read = read::within(ask::stays(&dashboard.client, given.get("ns"), &query)).await?;
+    let mut stays: Stays = serde_json::from_value(read).map_err(|error| Unread::Failed(error.to_string()))?;
+    // Controllers of an earlier version send stays of all states.
+    stays.items.retain(|it| it.state == StayState::Preempted);
+    Ok(stays)
 }
 
 /// The decision that ended a stay, if the workload still exists and the decision is kept.

@@ -7,8 +7,7 @@ use kube::{Api, ResourceExt};
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout;
-use crate::overview::cannot;
+use crate::layout::{self, cannot};
 use crate::read::{self, Unread};
 use crate::request::Asked;
 use crate::state;

@@ -2,6 +2,7 @@
 //! and the holders of quota.
 
 use berth_api::berth::explanation::ClusterQueueHolders;
+use berth_api::berth::usage::NOT_TRIED_YET;
 use berth_api::kueue::v1beta2::{ClusterQueue, Workload};
 use berth_controllers::explain::ask;
 use berth_controllers::visibility;
@@ -14,8 +15,7 @@ use serde::Deserialize;
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
 use crate::jobs::holds;
-use crate::layout::{self, notice, quota, usage};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice, quota, usage};
 use crate::read::{self, Unread};
 use crate::request::Asked;
 use crate::state::{self, State};
@@ -200,24 +200,22 @@ fn show_waiting(
         return;
     }
     let columns = ["#Place", "Workload", "Job", "LocalQueue", "#Priority", "Reason", "#Age"];
-    layout::table(html, &columns, |html| {
-        html.class("tbody", "", |html| {
-            for (pending, object) in list {
-                let metadata = &pending.metadata;
-                html.class("tr", "", |html| {
-                    html.line("td", "number", pending.position_in_cluster_queue + 1);
-                    html.class("td", "nowrap", |html| workload_link(html, metadata));
-                    html.line("td", "", job(metadata.owner_references.as_deref()));
-                    html.line("td", "nowrap", &pending.local_queue_name);
-                    html.line("td", "number", pending.priority);
-                    html.class("td", "long", |html| match object {
-                        Some(workload) => reason(html, workload),
-                        None => html.line("span", "quiet", "not readable"),
-                    });
-                    html.line("td", "number", state::age(metadata, now));
+    layout::rows(html, &columns, |html| {
+        for (pending, object) in list {
+            let metadata = &pending.metadata;
+            html.class("tr", "", |html| {
+                html.line("td", "number", pending.position_in_cluster_queue + 1);
+                html.class("td", "nowrap", |html| workload_link(html, metadata));
+                html.line("td", "nowrap", job(metadata.owner_references.as_deref()));
+                html.line("td", "nowrap", &pending.local_queue_name);
+                html.line("td", "number", pending.priority);
+                html.class("td", "long", |html| match object {
+                    Some(workload) => reason(html, workload),
+                    None => html.line("span", "quiet", "not readable"),
                 });
-            }
-        });
+                html.line("td", "number", state::age(metadata, now));
+            });
+        }
     });
 }
 
@@ -228,7 +226,7 @@ fn reason(html: &mut Html, workload: &Workload) {
             html.line("span", "wait", &condition.reason);
             html.line("div", "quiet message", state::shortened(&condition.message));
         }
-        None => html.line("span", "quiet", "not evaluated yet"),
+        None => html.line("span", "quiet", NOT_TRIED_YET),
     }
 }
 
@@ -251,27 +249,25 @@ fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Part<'_>, o
         return;
     }
     let columns = ["Workload", "Job", "LocalQueue", "#Priority", "State", "Holds", "#For", "#Age"];
-    layout::table(html, &columns, |html| {
-        html.class("tbody", "", |html| {
-            for holder in &list.items {
-                html.class("tr", "", |html| {
-                    html.class("td", "nowrap", |html| workload_link(html, &holder.metadata));
-                    html.line("td", "", job(holder.metadata.owner_references.as_deref()));
-                    html.line("td", "nowrap", &holder.local_queue_name);
-                    html.line("td", "number", holder.priority);
-                    let state = match (&holder.evicted, holder.admitted) {
-                        (Some(_), _) => State::Evicted,
-                        (None, true) => State::Admitted,
-                        (None, false) => State::QuotaReserved,
-                    };
-                    html.line("td", state.class(), state.as_str());
-                    html.line("td", "long", holds(&holder.holds));
-                    let since = holder.since.as_ref().map(|since| now.as_second() - since.0.as_second());
-                    html.line("td", "number", since.map(state::duration).unwrap_or_default());
-                    html.line("td", "number", state::age(&holder.metadata, now));
-                });
-            }
-        });
+    layout::rows(html, &columns, |html| {
+        for holder in &list.items {
+            html.class("tr", "", |html| {
+                html.class("td", "nowrap", |html| workload_link(html, &holder.metadata));
+                html.line("td", "nowrap", job(holder.metadata.owner_references.as_deref()));
+                html.line("td", "nowrap", &holder.local_queue_name);
+                html.line("td", "number", holder.priority);
+                let state = match (&holder.evicted, holder.admitted) {
+                    (Some(_), _) => State::Evicted,
+                    (None, true) => State::Admitted,
+                    (None, false) => State::QuotaReserved,
+                };
+                html.line("td", state.class(), state.as_str());
+                html.line("td", "long", holds(&holder.holds));
+                let since = holder.since.as_ref().map(|since| now.as_second() - since.0.as_second());
+                html.line("td", "number", since.map(state::duration).unwrap_or_default());
+                html.line("td", "number", state::age(&holder.metadata, now));
+            });
+        }
     });
 }
 

@@ -130,38 +130,69 @@ impl Parameters {
     }
 }
 
+/// The address of each page, and the page for the names in it and the parameters. A part in braces is the
+/// name of an object.
+type Route = (&'static str, fn(&[&str], &Parameters) -> Page);
+
+/// All addresses.
+const ROUTES: [Route; 14] = [
+    ("/", |_, given| Page::Overview { from: given.number("from") }),
+    ("/style.css", |_, _| Page::Style),
+    ("/script.js", |_, _| Page::Script),
+    ("/find", |_, given| Page::Find { what: given.get("what").unwrap_or_default().to_owned() }),
+    ("/jobs", |_, _| Page::Jobs),
+    ("/nodes", |_, _| Page::Nodes),
+    ("/provisioning", |_, _| Page::Provisioning),
+    ("/preemptions", |_, _| Page::Preemptions),
+    ("/usage", |_, _| Page::Usage),
+    ("/what-if", |_, _| Page::WhatIf),
+    ("/queues/{queue}", |names, given| Page::Queue {
+        name: name(names, 0),
+        from: given.number("from"),
+        held_from: given.number("held"),
+    }),
+    ("/workloads/{namespace}/{workload}", |names, _| Page::Workload {
+        namespace: name(names, 0),
+        name: name(names, 1),
+    }),
+    ("/workloads/{namespace}/{workload}/yaml", |names, _| Page::Yaml {
+        namespace: name(names, 0),
+        name: name(names, 1),
+    }),
+    ("/logs/{namespace}/{pod}", |names, _| Page::Logs { namespace: name(names, 0), pod: name(names, 1) }),
+];
+
+/// The addresses of all pages; a part in braces is the name of an object.
+pub fn routes() -> impl Iterator<Item = &'static str> {
+    ROUTES.iter().map(|(path, _)| *path)
+}
+
+fn name(names: &[&str], at: usize) -> String {
+    names.get(at).map(|name| (*name).to_owned()).unwrap_or_default()
+}
+
+/// The names in a path that has this form.
+fn names<'a>(form: &str, path: &[&'a str]) -> Option<Vec<&'a str>> {
+    let mut names = Vec::new();
+    let mut path = path.iter();
+    for part in form.split('/').skip(1) {
+        let given = *path.next()?;
+        match part.starts_with('{') {
+            true if is_name(given) => names.push(given),
+            false if part == given => {}
+            _ => return None,
+        }
+    }
+    path.next().is_none().then_some(names)
+}
+
 impl Asked {
     /// Parses path and query; `None` if the page does not exist.
     pub fn read(uri: &Uri) -> Option<Asked> {
         let parameters = Parameters::parse(uri.query().unwrap_or_default());
-        let number = |name: &str| parameters.number(name);
         let segments: Vec<String> = uri.path().split('/').skip(1).map(decode).collect::<Option<Vec<String>>>()?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        let page = match segments.as_slice() {
-            [""] => Page::Overview { from: number("from") },
-            ["style.css"] => Page::Style,
-            ["script.js"] => Page::Script,
-            ["find"] => Page::Find { what: parameters.get("what").unwrap_or_default().to_owned() },
-            ["jobs"] => Page::Jobs,
-            ["nodes"] => Page::Nodes,
-            ["provisioning"] => Page::Provisioning,
-            ["preemptions"] => Page::Preemptions,
-            ["usage"] => Page::Usage,
-            ["what-if"] => Page::WhatIf,
-            ["queues", name] if is_name(name) => {
-                Page::Queue { name: (*name).to_owned(), from: number("from"), held_from: number("held") }
-            }
-            ["workloads", namespace, name] if is_name(namespace) && is_name(name) => {
-                Page::Workload { namespace: (*namespace).to_owned(), name: (*name).to_owned() }
-            }
-            ["workloads", namespace, name, "yaml"] if is_name(namespace) && is_name(name) => {
-                Page::Yaml { namespace: (*namespace).to_owned(), name: (*name).to_owned() }
-            }
-            ["logs", namespace, pod] if is_name(namespace) && is_name(pod) => {
-                Page::Logs { namespace: (*namespace).to_owned(), pod: (*pod).to_owned() }
-            }
-            _ => return None,
-        };
+        let page = ROUTES.iter().find_map(|(form, page)| Some(page(&names(form, &segments)?, &parameters)))?;
         Some(Asked { page, parameters })
     }
 

@@ -3,6 +3,8 @@
 "use strict";
 (() => {
   const main = () => document.getElementById("content");
+  // A pause in typing after which the list is filtered.
+  const TYPING_MS = 60;
   let source = null;
   let selected = -1;
   let loading = 0;
@@ -112,7 +114,8 @@
     const form = event.target.closest("form[data-instant]");
     if (!form) return;
     clearTimeout(typing);
-    typing = setTimeout(() => show(address(form), "replace"), 120);
+    // A choice is made at once; a word is typed.
+    typing = setTimeout(() => show(address(form), "replace"), event.target.tagName === "SELECT" ? 0 : TYPING_MS);
   });
   addEventListener("popstate", () => show(location.pathname + location.search, "back"));
 

@@ -107,6 +107,6 @@ fn row(html: &mut Html, stay: &Stay, now: i64) {
         html.text(stay.state.name());
         html.text(ended.map(|_| format!(" {}", ago(ended))).unwrap_or_default());
     });
-    html.line("td", "nowrap", &stay.reason);
+    html.line("td", "nowrap", stay.shown_reason());
     html.line("td", "long", jobs::holds(&stay.holds));
 }

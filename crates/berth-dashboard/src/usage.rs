@@ -13,8 +13,7 @@ use kube::Api;
 
 use crate::dashboard::Dashboard;
 use crate::html::Html;
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::prices::Prices;
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};

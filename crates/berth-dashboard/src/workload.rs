@@ -14,8 +14,7 @@ use crate::decisions;
 use crate::explained;
 use crate::forecast::Forecasts;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::pods;
 use crate::queue::job;
 use crate::read::{self, Unread};
@@ -117,7 +116,7 @@ async fn history(client: &Client, namespace: &str, name: &str) -> Result<Workloa
 }
 
 /// The explanation that `berth explain` prints, read with the same permissions.
-async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
+pub async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
     let value = read::within(ask::api_server(client, namespace, name)).await?;
     serde_json::from_value(value)
         .map_err(|error| Unread::Failed(format!("the response is not an explanation: {error}")))

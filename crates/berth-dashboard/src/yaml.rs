@@ -9,18 +9,17 @@ use serde_json::Value;
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::layout::{self, notice};
-use crate::overview::cannot;
+use crate::layout::{self, cannot, notice};
 use crate::pods;
 use crate::read::{self, Unread};
 use crate::request::Asked;
+use crate::workload::explanation;
 
 /// The page.
 pub async fn page(dashboard: &Dashboard, asked: &Asked, (namespace, name): (&str, &str)) -> Response<String> {
     let title = format!("{namespace}/{name}");
     let frame = dashboard.frame(asked, &title, &["workloads", namespace, name, "yaml"]);
-    let api: Api<Workload> = Api::namespaced(dashboard.client.clone(), namespace);
-    let workload = read::within(api.get(name)).await;
+    let workload = named(&dashboard.client, namespace, name).await;
     let job = match &workload {
         Ok(workload) => job(&dashboard.client, namespace, workload).await,
         Err(_) => None,
@@ -45,6 +44,17 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, (namespace, name): (&str
             Err(unread) => cannot(html, unread),
         }
     })
+}
+
+/// The Workload of this name, or else that of a job of this name.
+async fn named(client: &Client, namespace: &str, name: &str) -> Result<Workload, Unread> {
+    let api: Api<Workload> = Api::namespaced(client.clone(), namespace);
+    let read = read::within(api.get(name)).await;
+    let Err(Unread::Refused { code: 404, .. }) = &read else { return read };
+    match explanation(client, namespace, name).await {
+        Ok(explained) => read::within(api.get(&explained.metadata.name)).await,
+        Err(unread) => Err(unread),
+    }
 }
 
 /// The job of a workload, and its kind.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use berth_api::berth::gpus::GpuUseList;
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::exposition::Exposition;
@@ -19,6 +20,7 @@ use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, Lo
 use berth_cluster::kube_state::KubeState;
 use berth_cluster::metrics::ClusterMetrics;
 use berth_cluster::{LogOptions, PodLogs};
+use berth_controllers::gpu_exporters::GpuExporters;
 use berth_controllers::metrics::Role;
 use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
@@ -250,9 +252,17 @@ pub struct Controllers {
     installed: Arc<RwLock<Option<Arc<Installed>>>>,
     /// Computes futures, for readers and for [`crate::written_forecasts`].
     foresight: Foresight,
+    /// The GPU exporters of a cluster that is not embedded.
+    gpu_exporters: Option<GpuExporters>,
 }
 
 impl Controllers {
+    /// Controllers whose readers see what these exporters report. In an embedded cluster, NodeMetrics have
+    /// it.
+    pub fn with_gpu_exporters(exporters: GpuExporters) -> Self {
+        Self { gpu_exporters: Some(exporters), ..Self::default() }
+    }
+
     /// Replaces the controllers of this process.
     pub fn set(&self, installed: Installed) {
         *self.installed.write() = Some(Arc::new(installed));
@@ -265,6 +275,14 @@ impl Controllers {
 
     pub(crate) fn foresight(&self) -> &Foresight {
         &self.foresight
+    }
+
+    /// What the GPUs of the nodes report to exporters; nothing in an embedded cluster.
+    pub(crate) async fn gpus(&self) -> GpuUseList {
+        match &self.gpu_exporters {
+            Some(exporters) => exporters.gpus().await,
+            None => GpuUseList::of(Vec::new(), Vec::new()),
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The API group `explain.berth.dev`: why a workload waits, which workloads hold a queue's quota, what
-//! was used, what happened to a workload, and what will happen. The controllers of this process compute the responses.
+//! was used, what happened to a workload, what will happen, and what GPUs report. The controllers of this
+//! process compute the responses.
 
 use std::sync::Arc;
 
+use berth_api::berth::gpus;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::{Answer, Asked, Extension, UserInfo};
@@ -50,6 +52,7 @@ impl Extension for Explanations {
                 "verbs": ["create"]}),
             json!({"name": "currentjobs", "singularName": "", "namespaced": true, "kind": "CurrentJobs",
                 "verbs": ["list"]}),
+            json!({"name": "gpus", "singularName": "", "namespaced": false, "kind": gpus::KIND, "verbs": ["list"]}),
             json!({"name": "stays", "singularName": "", "namespaced": true, "kind": "Stays", "verbs": ["list"]}),
             json!({"name": "usage", "singularName": "", "namespaced": true, "kind": "UsageReport",
                 "verbs": ["list"]}),
@@ -113,6 +116,7 @@ impl Explanations {
             ("forecasts", "") if info.name.is_empty() => {
                 self.controllers.foresight().forecasts(&installed, reader, &info.namespace, query).await
             }
+            ("gpus", "") if info.name.is_empty() && !is_namespaced => Ok(json!(self.controllers.gpus().await)),
             ("stays", "") if info.name.is_empty() => {
                 let stays = explain.stays(reader, &info.namespace, query).await;
                 stays.map_err(|error| unreported(error, &info.name))

@@ -24,6 +24,17 @@ pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
     code
 }
 
+/// Like [`run`], for a program that checks something and returns true if it found nothing. The exit
+/// codes are 0 if nothing was found, 1 if something was, and 2 if the check itself failed.
+pub fn run_check(check: impl Future<Output = anyhow::Result<bool>>) -> ExitCode {
+    const FAILED: u8 = 2;
+    let code = run(async { check.await.map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }) });
+    code.unwrap_or_else(|error| {
+        eprintln!("berth: {}", in_full(&error));
+        ExitCode::from(FAILED)
+    })
+}
+
 /// Raises the limit on open files to the system's maximum. Every connection is an open file, and
 /// shells start programs with a limit of 1,024. A failure is logged and does not prevent the
 /// start.

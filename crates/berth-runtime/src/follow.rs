@@ -67,14 +67,16 @@ where
 {
     /// Follows a kind without namespaces, or the objects of all namespaces.
     pub fn all(client: &Client, following: Following<K>) -> Self {
-        Self::start(vec![(None, all::<K>(client))], following)
+        Self::start(client, &[None], following)
     }
 
-    fn start(extents: Vec<(Option<String>, Api<Undecoded>)>, following: Following<K>) -> Self {
-        let cache: Cache<K> = Cache::new();
+    fn start(client: &Client, extents: &[Option<&str>], following: Following<K>) -> Self {
+        let any = AnyCache::of::<K>();
+        let cache: Cache<K> = Cache::of(any.objects.clone());
         cache.project(following.projection);
         let (shown, sight) = watch::channel(Sight::Listing);
-        let task = tokio::spawn(follow(extents, Arc::new(cache.clone()), shown, following.changed));
+        let extents = extents.iter().map(|namespace| extent(client, &any.resource, *namespace)).collect();
+        let task = tokio::spawn(follow(extents, any, shown, following.changed));
         Self { cache, sight, task }
     }
 
@@ -95,30 +97,28 @@ where
 {
     /// Follows the objects of all namespaces, or those of `namespace` if the user may not list all.
     pub fn within_rights(client: &Client, namespace: &str, following: Following<K>) -> Self {
-        Self::start(vec![(None, all::<K>(client)), within::<K>(client, namespace)], following)
+        Self::start(client, &[None, Some(namespace)], following)
     }
 
     /// Follows the objects of one namespace.
     pub fn namespaced(client: &Client, namespace: &str, following: Following<K>) -> Self {
-        Self::start(vec![within::<K>(client, namespace)], following)
+        Self::start(client, &[Some(namespace)], following)
     }
 }
 
-/// The API of the objects of all namespaces.
-fn all<K: Resource<DynamicType = ()>>(client: &Client) -> Api<Undecoded> {
-    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
-}
-
-/// A namespace and the API of its objects.
-fn within<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> (Option<String>, Api<Undecoded>) {
-    let api = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()));
-    (Some(namespace.to_owned()), api)
+/// A namespace, or `None` for all, and the API of its objects.
+fn extent(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> (Option<String>, Api<Undecoded>) {
+    let api = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    };
+    (namespace.map(str::to_owned), api)
 }
 
 /// Follows the first extent that the user may list.
 async fn follow(
     extents: Vec<(Option<String>, Api<Undecoded>)>,
-    cache: Arc<dyn AnyCache>,
+    cache: AnyCache,
     shown: watch::Sender<Sight>,
     changed: Arc<Notify>,
 ) {
@@ -134,7 +134,7 @@ async fn follow(
                 break;
             }
         }
-        cache.retain(&BTreeSet::new());
+        cache.objects.retain(&BTreeSet::new());
         show(rejected);
         tokio::time::sleep(REJECTED_RETRY).await;
     }
@@ -144,7 +144,7 @@ async fn follow(
 async fn inform(
     api: &Api<Undecoded>,
     namespace: Option<&str>,
-    cache: &Arc<dyn AnyCache>,
+    cache: &AnyCache,
     show: &(impl Fn(Sight) + Sync),
 ) -> Sight {
     let live = || show(Sight::Live(namespace.map(str::to_owned)));

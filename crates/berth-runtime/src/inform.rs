@@ -9,14 +9,14 @@ use std::time::Duration;
 use futures::stream::StreamExt;
 use kube::core::{ApiResource, Status};
 use kube::runtime::watcher;
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use tokio::sync::{RwLock, watch};
 
-use crate::cache::version_of;
 use crate::kinds::Serving;
+use crate::objects::{AnyObject, Objects, version_of};
 use crate::takeover;
 use crate::wire::Undecoded;
-use crate::{Cache, Clock, ObjectKey};
+use crate::{Clock, ObjectKey};
 
 /// First delay before a failed watch is retried; doubles up to the maximum.
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
@@ -84,65 +84,51 @@ pub(crate) fn rejection(error: &watcher::Error) -> Option<&Status> {
 }
 
 /// The cache of any kind, as lists and watches see it.
-pub(crate) trait AnyCache: Send + Sync {
+#[derive(Clone)]
+pub(crate) struct AnyCache {
+    pub(crate) resource: ApiResource,
+    pub(crate) objects: Arc<Objects>,
+    decode: fn(&Undecoded) -> serde_json::Result<Arc<AnyObject>>,
+}
+
+impl AnyCache {
+    /// An empty cache of objects of type `K`.
+    pub(crate) fn of<K>() -> Self
+    where
+        K: Resource<DynamicType = ()> + Json + Send + Sync + 'static,
+    {
+        Self {
+            resource: ApiResource::erase::<K>(&()),
+            objects: Arc::new(Objects::of::<K>()),
+            decode: |object| Ok(Arc::new(object.decode::<K>()?)),
+        }
+    }
+
+    /// The API of the objects of all namespaces.
+    pub(crate) fn api(&self, client: &Client) -> Api<Undecoded> {
+        Api::all_with(client.clone(), &self.resource)
+    }
+
     /// Applies an object from a list or watch. It is decoded only if the cache does not have its
     /// version.
-    fn apply_if_new(&self, object: &Undecoded);
-    /// See [`Cache::remove`].
-    fn remove(&self, object: &Undecoded);
-    /// See [`Cache::retain`].
-    fn retain(&self, listed: &BTreeSet<ObjectKey>);
-    /// See [`Cache::forget_before`].
-    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>);
-    /// True if the cache has an object that is not in `listed`.
-    fn has_others(&self, listed: &BTreeSet<ObjectKey>) -> bool;
-    /// See [`Cache::set_complete`].
-    fn set_complete(&self, complete: bool);
-}
-
-impl<K> AnyCache for Cache<K>
-where
-    K: Resource<DynamicType = ()> + Json + Clone + Send + Sync + 'static,
-{
-    fn apply_if_new(&self, object: &Undecoded) {
-        if self.knows(object) {
+    pub(crate) fn apply_if_new(&self, object: &Undecoded) {
+        if self.objects.knows(object.meta()) {
             return;
         }
-        match object.decode() {
-            Ok(object) => self.apply(object),
+        match (self.decode)(object) {
+            Ok(object) => self.objects.apply(object),
             // An invalid object is skipped, so that the controllers still get all other objects.
-            Err(error) => warn_of_invalid(&K::kind(&()), object, &error),
+            Err(error) => {
+                let (kind, key) = (&self.resource.kind, ObjectKey::of(object));
+                tracing::warn!(kind, %key, %error, "cannot decode an object");
+            }
         }
     }
-
-    fn remove(&self, object: &Undecoded) {
-        self.remove(object);
-    }
-
-    fn retain(&self, listed: &BTreeSet<ObjectKey>) {
-        self.retain(listed);
-    }
-
-    fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>) {
-        self.forget_before(revision, listed);
-    }
-
-    fn has_others(&self, listed: &BTreeSet<ObjectKey>) -> bool {
-        self.has_others(listed)
-    }
-
-    fn set_complete(&self, complete: bool) {
-        self.set_complete(complete);
-    }
-}
-
-fn warn_of_invalid(kind: &str, object: &Undecoded, error: &serde_json::Error) {
-    tracing::warn!(kind, key = %ObjectKey::of(object), %error, "cannot decode an object");
 }
 
 /// A cache, and what the list that fills it has shown.
 pub(crate) struct Filling {
-    cache: Arc<dyn AnyCache>,
+    cache: AnyCache,
     listed: BTreeSet<ObjectKey>,
     /// The highest version of the listed objects. The list has this revision or a later one.
     revision: u64,
@@ -161,7 +147,7 @@ pub(crate) enum Step {
 }
 
 impl Filling {
-    pub(crate) fn new(cache: Arc<dyn AnyCache>) -> Self {
+    pub(crate) fn new(cache: AnyCache) -> Self {
         Self { cache, listed: BTreeSet::new(), revision: 0 }
     }
 
@@ -175,7 +161,7 @@ impl Filling {
             }
             watcher::Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
-                self.revision = self.revision.max(version_of(&object).unwrap_or_default());
+                self.revision = self.revision.max(version_of(object.meta()).unwrap_or_default());
                 self.cache.apply_if_new(&object);
                 Step::Listing
             }
@@ -185,7 +171,7 @@ impl Filling {
                 Step::Changed
             }
             watcher::Event::Delete(object) => {
-                self.cache.remove(&object);
+                self.cache.objects.remove(object.meta());
                 Step::Changed
             }
         }
@@ -193,8 +179,8 @@ impl Filling {
 
     /// Ends a list into a cache that only lists and watches change: removes what was not listed.
     pub(crate) fn end(&mut self) {
-        self.cache.retain(&self.listed);
-        self.cache.set_complete(true);
+        self.cache.objects.retain(&self.listed);
+        self.cache.objects.set_complete(true);
         self.listed.clear();
     }
 
@@ -203,12 +189,12 @@ impl Filling {
     /// does not say at which revision it listed. A second list, whose revision is known, decides. An
     /// object that is removed by mistake would be lost: the watch does not show again the version that
     /// the cache had.
-    async fn end_beside_writes(&mut self, kind: &str, api: &Api<Undecoded>, clock: &Clock) {
-        self.cache.forget_before(self.revision, &self.listed);
-        if self.cache.has_others(&self.listed) {
-            takeover::catch_up(kind.to_owned(), api.clone(), self.cache.clone(), clock.clone()).await;
+    async fn end_beside_writes(&mut self, api: &Api<Undecoded>, clock: &Clock) {
+        self.cache.objects.forget_before(self.revision, &self.listed);
+        if self.cache.objects.has_others(&self.listed) {
+            takeover::catch_up(api.clone(), self.cache.clone(), clock.clone()).await;
         }
-        self.cache.set_complete(true);
+        self.cache.objects.set_complete(true);
         self.listed.clear();
     }
 }
@@ -216,9 +202,8 @@ impl Filling {
 /// The source of a cache.
 pub(crate) struct Source {
     pub(crate) api: Api<Undecoded>,
-    pub(crate) resource: ApiResource,
     pub(crate) watches: watcher::Config,
-    pub(crate) cache: Arc<dyn AnyCache>,
+    pub(crate) cache: AnyCache,
     pub(crate) clock: Clock,
     /// True if the manager waits until this cache is filled, regardless of the time that takes. It
     /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
@@ -232,7 +217,8 @@ pub(crate) struct Source {
 impl Source {
     /// Lists and watches. Lists again if the watch was interrupted for too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
-        let Self { api, resource, watches, cache, clock, required, gate } = self;
+        let Self { api, watches, cache, clock, required, gate } = self;
+        let kind = &cache.resource.kind;
         let mut stream = pin!(watcher(api.clone(), watches.clone()));
         let mut filling = Filling::new(cache.clone());
         let mut backoff = Backoff::new();
@@ -241,7 +227,7 @@ impl Source {
             match event.map(|event| filling.take(event)) {
                 Ok(Step::Listing) => {}
                 Ok(Step::Listed) => {
-                    filling.end_beside_writes(&resource.kind, api, clock).await;
+                    filling.end_beside_writes(api, clock).await;
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff.reset();
@@ -256,9 +242,9 @@ impl Source {
                         if !required {
                             let _ = synced.send(true);
                         }
-                        tracing::warn!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
+                        tracing::warn!(kind, %error, ?delay, "watch failed, retrying");
                     } else {
-                        tracing::debug!(kind = resource.kind, %error, ?delay, "watch failed, retrying");
+                        tracing::debug!(kind, %error, ?delay, "watch failed, retrying");
                     }
                     clock.sleep(delay).await;
                 }
@@ -277,7 +263,7 @@ impl Source {
                 Serving::Unknown => {}
                 Serving::Served => {
                     if !was_served {
-                        self.cache.set_complete(false);
+                        self.cache.objects.set_complete(false);
                     }
                     was_served = true;
                     // An update of the definition after which the kind is still served needs no new
@@ -295,8 +281,8 @@ impl Source {
                 }
                 Serving::Absent => {
                     let _open = self.gate.read().await;
-                    self.cache.retain(&BTreeSet::new());
-                    self.cache.set_complete(true);
+                    self.cache.objects.retain(&BTreeSet::new());
+                    self.cache.objects.set_complete(true);
                     was_served = false;
                     let _ = synced.send(true);
                 }
@@ -322,6 +308,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Cache;
 
     fn config_map(name: &str, version: u64) -> ConfigMap {
         let metadata = ObjectMeta {
@@ -362,14 +349,14 @@ mod tests {
 
     /// Lists into a cache that has these objects. Returns their names afterwards, and the number of lists.
     async fn listed(known: impl IntoIterator<Item = ConfigMap>) -> (Vec<String>, usize) {
-        let cache = Cache::for_tests(known);
+        let any = AnyCache::of::<ConfigMap>();
+        let cache: Cache<ConfigMap> = Cache::of(any.objects.clone());
+        known.into_iter().for_each(|object| cache.observe(object));
         let lists = Arc::new(AtomicUsize::new(0));
-        let resource = ApiResource::erase::<ConfigMap>(&());
         let source = Source {
-            api: Api::all_with(server(&cache, &lists), &resource),
-            resource,
+            api: any.api(&server(&cache, &lists)),
             watches: watcher::Config::default(),
-            cache: Arc::new(cache.clone()),
+            cache: any,
             clock: Clock::system(),
             required: true,
             gate: Arc::default(),

@@ -21,7 +21,7 @@ use kube::api::PartialObjectMeta;
 use kube::core::{DynamicObject, Status};
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -77,10 +77,9 @@ impl Kinds {
     }
 
     /// Requests a kind, and returns its current and later state.
-    pub(crate) fn request<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
-        let name = format!("{}.{}", K::plural(&()), K::group(&()));
-        let version = K::version(&()).into_owned();
-        let new = || Kind { version, serving: watch::Sender::new(Serving::Unknown) };
+    pub(crate) fn request(&self, kind: &ApiResource) -> watch::Receiver<Serving> {
+        let name = format!("{}.{}", kind.plural, kind.group);
+        let new = || Kind { version: kind.version.clone(), serving: watch::Sender::new(Serving::Unknown) };
         self.lock().entry(name).or_insert_with(new).serving.subscribe()
     }
 

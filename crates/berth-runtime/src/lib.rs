@@ -17,10 +17,12 @@ mod clock;
 mod conditions;
 mod events;
 mod follow;
+mod index;
 mod inform;
 mod kinds;
 mod leader;
 mod manager;
+mod objects;
 mod packing;
 pub mod process;
 mod projection;
@@ -35,11 +37,12 @@ pub mod write;
 mod writer;
 
 pub use brief::brief;
-pub use cache::{Cache, Delta, Index};
+pub use cache::{Cache, Delta};
 pub use clock::{Clock, stamp};
 pub use conditions::{condition, set_condition};
 pub use events::{EventType, PlannedEvent, Recorder};
 pub use follow::{Followed, Following, Sight};
+pub use index::Index;
 pub use kinds::{Kinds, Serving};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError, Packers};
@@ -48,13 +51,14 @@ pub use selection::{InvalidItem, Selection};
 pub use view::{Rows, View};
 pub use wire::decode;
 pub use work::Work;
-pub use writer::{Writer, Written, is_controlled_by, owned_by, shared_by};
+pub use writer::{Writer, Written, is_controlled_by, owned_by, owned_by_named, shared_by};
 
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
 use kube::Resource;
+use kube::api::ObjectMeta;
 
 /// Namespace and name of an object. Displays as `namespace/name`, or as `name` without a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +82,10 @@ impl ObjectKey {
 
     /// Returns the key of an object from its metadata.
     pub fn of<K: Resource>(object: &K) -> Self {
-        let meta = object.meta();
+        Self::of_meta(object.meta())
+    }
+
+    pub(crate) fn of_meta(meta: &ObjectMeta) -> Self {
         Self { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
     }
 
@@ -88,11 +95,14 @@ impl ObjectKey {
     where
         K: Resource<DynamicType = ()>,
     {
-        let meta = object.meta();
-        let group = K::group(&());
+        Self::of_owner(object.meta(), &K::group(&()), &K::kind(&()))
+    }
+
+    /// Like [`ObjectKey::of_controller_owner`], of an owner of this group and kind.
+    pub(crate) fn of_owner(meta: &ObjectMeta, group: &str, kind: &str) -> Option<Self> {
         meta.owner_references.iter().flatten().find_map(|owner| {
             let owner_group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-            (owner.controller == Some(true) && owner.kind == K::kind(&()) && owner_group == group)
+            (owner.controller == Some(true) && owner.kind == kind && owner_group == group)
                 .then(|| Self { namespace: meta.namespace.clone().unwrap_or_default(), name: owner.name.clone() })
         })
     }

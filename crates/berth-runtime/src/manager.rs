@@ -1,7 +1,7 @@
 //! The manager, which runs caches and controllers.
 
 use berth_api::json::Json;
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
@@ -12,16 +12,16 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
+use kube::api::ObjectMeta;
 use kube::core::ApiResource;
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 
-use crate::cache::Subscriber;
 use crate::inform::{AnyCache, Source};
 use crate::kinds::{Kinds, Serving};
-use crate::wire::Undecoded;
+use crate::objects::{AnyObject, Objects, Subscriber};
 use crate::work::Work;
 use crate::{
     Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, Selection, projection, takeover,
@@ -33,6 +33,8 @@ const NOT_FOUND_WARN: Duration = Duration::from_millis(500);
 const CONCURRENCY_DEFAULT: usize = 8;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// The key to reconcile for an object with this metadata.
+type KeyFn = Box<dyn Fn(&ObjectMeta) -> Option<ObjectKey> + Send + Sync>;
 type ReconcileFn = Arc<dyn Fn(ObjectKey) -> BoxFuture<Result<Action, Error>> + Send + Sync>;
 
 /// The reason why a manager stopped before its shutdown.
@@ -60,10 +62,9 @@ pub struct Manager {
     clock: Clock,
     recorder: Recorder,
     events: Option<BoxFuture<()>>,
-    caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
-    /// For each cache: sends all its objects to its subscribers.
-    replays: Vec<Box<dyn Fn() + Send>>,
-    /// For each cache: packs the objects that are not in use.
+    /// The caches by the type of their objects.
+    caches: BTreeMap<TypeId, AnyCache>,
+    /// The objects of the caches, in the order in which they were requested.
     packers: Packers,
     kinds: Kinds,
     informers: Vec<Informer>,
@@ -99,7 +100,7 @@ struct Controller {
     concurrency: usize,
     reconcile: ReconcileFn,
     /// Subscriptions to caches, which end when they are dropped.
-    subscriptions: Vec<Box<dyn Any + Send + Sync>>,
+    subscriptions: Vec<Arc<Subscriber>>,
 }
 
 impl Manager {
@@ -113,7 +114,6 @@ impl Manager {
             recorder,
             events: Some(Box::pin(events)),
             caches: BTreeMap::new(),
-            replays: Vec::new(),
             packers: Packers::default(),
             kinds: Kinds::default(),
             informers: Vec::new(),
@@ -193,7 +193,7 @@ impl Manager {
     /// Returns a receiver of the state of a kind of [`Manager::cache_if_served`]: does the cluster
     /// serve it?
     pub fn serving<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
-        self.kinds.request::<K>()
+        self.kinds.request(&ApiResource::erase::<K>(&()))
     }
 
     /// Returns the requested optional kinds, and which of them the cluster serves.
@@ -201,21 +201,24 @@ impl Manager {
         self.kinds.clone()
     }
 
-    /// Returns the cache of a kind, and adds its informer on the first call.
     fn cache_of<K>(&mut self, required: bool) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
-        if let Some(known) = self.caches.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Cache<K>>()) {
+        Cache::of(self.any_cache_of(TypeId::of::<K>(), AnyCache::of::<K>, required).objects)
+    }
+
+    /// Returns the cache of objects of this type. On the first call, it is made by `new`, and its
+    /// informer is added.
+    fn any_cache_of(&mut self, id: TypeId, new: fn() -> AnyCache, required: bool) -> AnyCache {
+        if let Some(known) = self.caches.get(&id) {
             return known.clone();
         }
-        let cache: Cache<K> = Cache::new();
-        let resource = ApiResource::erase::<K>(&());
+        let cache = new();
         let source = Source {
-            api: Api::<Undecoded>::all_with(self.client.clone(), &resource),
-            resource,
+            api: cache.api(&self.client),
             watches: self.watches.clone(),
-            cache: Arc::new(cache.clone()),
+            cache: cache.clone(),
             clock: self.clock.clone(),
             required,
             gate: self.gate.clone(),
@@ -226,24 +229,21 @@ impl Manager {
             if self.kinds.is_empty() {
                 let kinds = self.kinds.clone().follow(self.client.clone(), self.watches.clone(), self.clock.clone());
                 let definitions = (Definition::group(&()).into_owned(), Definition::plural(&()).into_owned());
-                self.add_informer(definitions, |synced| Box::pin(kinds.run(synced)));
+                self.add_informer(definitions, Box::new(|synced| Box::pin(kinds.run(synced))));
             }
-            let serving = self.kinds.request::<K>();
+            let serving = self.kinds.request(&cache.resource);
             Box::new(move |synced| Box::pin(source.inform_while_served(synced, serving)))
         };
-        self.add_informer((K::group(&()).into_owned(), K::plural(&()).into_owned()), run);
-        self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
-        let shown = cache.clone();
-        self.replays.push(Box::new(move || shown.replay()));
-        let packed = cache.clone();
-        self.packers.0.push(Arc::new(move || packed.pack_unused()));
+        self.add_informer((cache.resource.group.clone(), cache.resource.plural.clone()), run);
+        self.caches.insert(id, cache.clone());
+        self.packers.0.push(cache.objects.clone());
         cache
     }
 
     fn add_informer(
         &mut self,
         (group, plural): (String, String),
-        run: impl FnOnce(watch::Sender<bool>) -> BoxFuture<()>,
+        run: Box<dyn FnOnce(watch::Sender<bool>) -> BoxFuture<()>>,
     ) {
         let (sender, synced) = watch::channel(false);
         self.informers.push(Informer { group, plural, synced, run: Some(run(sender)) });
@@ -256,15 +256,15 @@ impl Manager {
     where
         K: Resource<DynamicType = ()> + Json + Clone + Debug + Send + Sync + 'static,
     {
-        let cache = self.cache::<K>();
-        let resource = ApiResource::erase::<K>(&());
-        let api = Api::<Undecoded>::all_with(self.client.clone(), &resource);
-        let (kept, clock): (Arc<dyn AnyCache>, _) = (Arc::new(cache.clone()), self.clock.clone());
-        let read = move || -> BoxFuture<()> {
-            Box::pin(takeover::catch_up(resource.kind.clone(), api.clone(), kept.clone(), clock.clone()))
-        };
-        self.catching_up.insert(TypeId::of::<K>(), Box::new(read));
-        cache
+        let cache = self.any_cache_of(TypeId::of::<K>(), AnyCache::of::<K>, true);
+        self.decide_by(TypeId::of::<K>(), cache.clone());
+        Cache::of(cache.objects)
+    }
+
+    fn decide_by(&mut self, id: TypeId, cache: AnyCache) {
+        let (api, clock) = (cache.api(&self.client), self.clock.clone());
+        let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), cache.clone(), clock.clone())) };
+        self.catching_up.insert(id, Box::new(read));
     }
 
     /// Limits the concurrency of the controller of this name, for all terms. It may be called
@@ -448,8 +448,8 @@ impl Manager {
         let gate = self.gate.clone();
         let _exclusive = gate.write().await;
         install(self);
-        for replay in &self.replays {
-            replay();
+        for objects in &self.packers.0 {
+            objects.replay();
         }
     }
 
@@ -481,15 +481,15 @@ impl Informer {
 /// Packs objects that are not in use, in the caches that permit it. A busy process needs the objects of
 /// the last seconds unpacked; an idle one would keep thousands of them in memory for nothing.
 #[derive(Clone, Default)]
-pub struct Packers(Vec<Arc<dyn Fn() + Send + Sync>>);
+pub struct Packers(Vec<Arc<Objects>>);
 
 impl Packers {
     /// Packs, once every `period`, what was not used for that long. Never returns.
     pub async fn run(self, period: Duration) {
         loop {
             tokio::time::sleep(period).await;
-            for pack in &self.0 {
-                pack();
+            for objects in &self.0 {
+                objects.pack_unused();
                 tokio::task::yield_now().await;
             }
         }
@@ -514,30 +514,26 @@ pub struct ControllerBuilder<'a> {
     name: String,
     queue: Queue,
     concurrency: usize,
-    subscriptions: Vec<Box<dyn Any + Send + Sync>>,
+    subscriptions: Vec<Arc<Subscriber>>,
 }
 
 impl ControllerBuilder<'_> {
     /// Reconciles the keys that `map` returns for each change to an object in this cache.
-    pub fn watch<K, I>(mut self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
+    pub fn watch<K, I>(self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
     where
-        K: Resource + 'static,
+        K: Resource + Send + Sync + 'static,
         I: IntoIterator<Item = ObjectKey>,
     {
         let queue = self.queue.clone();
-        let subscriber: Arc<Subscriber<K>> = Arc::new(move |delta: &Delta<K>| {
-            for key in map(delta) {
-                queue.add(key);
-            }
-        });
-        cache.subscribe(&subscriber);
-        self.subscriptions.push(Box::new(subscriber));
-        self
+        self.subscribe(
+            cache.objects(),
+            Arc::new(move |delta| map(&Delta::typed(delta)).into_iter().for_each(|key| queue.add(key))),
+        )
     }
 
     /// Reconciles each changed object.
     pub fn watch_self<K: Resource + 'static>(self, cache: &Cache<K>) -> Self {
-        self.watch(cache, |delta| [ObjectKey::of(delta.latest().as_ref())])
+        self.watch_each(cache.objects(), Box::new(|meta| Some(ObjectKey::of_meta(meta))))
     }
 
     /// Reconciles the controlling owners of kind `O` of each changed object, before and after the
@@ -547,13 +543,26 @@ impl ControllerBuilder<'_> {
         O: Resource<DynamicType = ()> + 'static,
         K: Resource + 'static,
     {
-        self.watch(cache, |delta| {
-            [delta.old.as_ref(), delta.new.as_ref()]
-                .into_iter()
-                .flatten()
-                .filter_map(|object| ObjectKey::of_controller_owner::<O>(object.as_ref()))
-                .collect::<BTreeSet<_>>()
-        })
+        let (group, kind) = (O::group(&()), O::kind(&()));
+        self.watch_each(cache.objects(), Box::new(move |meta| ObjectKey::of_owner(meta, &group, &kind)))
+    }
+
+    /// Reconciles the keys that `key` returns for the metadata of each changed object, before and
+    /// after the change.
+    fn watch_each(self, objects: &Arc<Objects>, key: KeyFn) -> Self {
+        let (queue, meta) = (self.queue.clone(), objects.meta);
+        let changed = move |delta: &Delta<AnyObject>| {
+            let states = [&delta.old, &delta.new].into_iter().flatten();
+            let keys: BTreeSet<_> = states.filter_map(|object| key(meta(&**object))).collect();
+            keys.into_iter().for_each(|key| queue.add(key));
+        };
+        self.subscribe(objects, Arc::new(changed))
+    }
+
+    fn subscribe(mut self, objects: &Objects, subscriber: Arc<Subscriber>) -> Self {
+        objects.subscribe(&subscriber);
+        self.subscriptions.push(subscriber);
+        self
     }
 
     /// Sets the number of concurrent reconciles, each of another key.

@@ -7,34 +7,36 @@
 //! the type cannot represent: fractions of a second in times of other clients, which Kubernetes
 //! also drops.
 
-use berth_api::json::Json;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use berth_api::json::Json;
 use berth_apimachinery::condensed::{Condensed, Condenser};
 
+use crate::objects::{AnyObject, typed_ref};
+
 /// Packs objects of one kind.
-pub(crate) struct Packing<K> {
+pub(crate) struct Packing {
     condenser: Condenser,
-    write: fn(&K) -> Option<Vec<u8>>,
-    read: fn(&[u8]) -> K,
+    write: fn(&AnyObject) -> Option<Vec<u8>>,
+    read: fn(&[u8]) -> Arc<AnyObject>,
     /// Number of objects that have been unpacked.
     unpacked: AtomicU64,
 }
 
-impl<K: Json> Packing<K> {
-    pub(crate) fn new() -> Self {
-        Self { condenser: Condenser::default(), write, read, unpacked: AtomicU64::new(0) }
+impl Packing {
+    /// Packs objects of type `K`.
+    pub(crate) fn of<K: Json + Send + Sync + 'static>() -> Self {
+        Self { condenser: Condenser::default(), write: write::<K>, read: read::<K>, unpacked: AtomicU64::new(0) }
     }
-}
 
-impl<K> Packing<K> {
     /// Returns the packed object; `None` if it cannot be serialised.
-    pub(crate) fn pack(&mut self, object: &K) -> Option<Condensed> {
+    pub(crate) fn pack(&mut self, object: &AnyObject) -> Option<Condensed> {
         (self.write)(object).map(|text| self.condenser.condense(&text))
     }
 
     /// Returns the unpacked object.
-    pub(crate) fn unpack(&self, packed: &Condensed) -> K {
+    pub(crate) fn unpack(&self, packed: &Condensed) -> Arc<AnyObject> {
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (self.read)(&packed.text())
     }
@@ -45,11 +47,11 @@ impl<K> Packing<K> {
     }
 }
 
-fn write<K: Json>(object: &K) -> Option<Vec<u8>> {
-    object.to_json_text().ok()
+fn write<K: Json + 'static>(object: &AnyObject) -> Option<Vec<u8>> {
+    typed_ref::<K>(object).to_json_text().ok()
 }
 
-fn read<K: Json>(text: &[u8]) -> K {
+fn read<K: Json + Send + Sync + 'static>(text: &[u8]) -> Arc<AnyObject> {
     let read = std::str::from_utf8(text).ok().and_then(|text| K::from_json_text(text).ok());
-    read.expect("an object can be parsed from its own serialisation")
+    Arc::new(read.expect("an object can be parsed from its own serialisation"))
 }

@@ -14,6 +14,8 @@ pub fn of_node(node: &mut Node) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -42,7 +44,7 @@ mod tests {
             full["status"]["volumesInUse"] = json!(["v"]);
             // Objects from a watch and from a response are handled in the same way.
             match version {
-                "1" => cache.apply(serde_json::from_value(full).expect("a node")),
+                "1" => cache.objects().apply(Arc::new(serde_json::from_value::<Node>(full).expect("a node"))),
                 _ => cache.observe(serde_json::from_value(full).expect("a node")),
             }
             let kept = cache.get(&ObjectKey::cluster("n1")).expect("the node is in the cache");

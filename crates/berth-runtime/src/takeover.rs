@@ -4,7 +4,6 @@
 //! ([`crate::inform`]).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
@@ -22,10 +21,10 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// Updates a cache to the current state of the API, regardless of its watch. Retries until the read
 /// succeeds, because controllers must not act on an outdated state.
-pub(crate) async fn catch_up(kind: String, api: Api<Undecoded>, cache: Arc<dyn AnyCache>, clock: Clock) {
+pub(crate) async fn catch_up(api: Api<Undecoded>, cache: AnyCache, clock: Clock) {
     let mut backoff = BACKOFF_BASE;
-    while let Err(error) = read(&api, cache.as_ref()).await {
-        let error = crate::brief(&error);
+    while let Err(error) = read(&api, &cache).await {
+        let (kind, error) = (&cache.resource.kind, crate::brief(&error));
         tracing::warn!(kind, %error, ?backoff, "cannot list objects in their current state, retrying");
         clock.sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -33,7 +32,7 @@ pub(crate) async fn catch_up(kind: String, api: Api<Undecoded>, cache: Arc<dyn A
 }
 
 /// Lists all objects into the cache and removes those that are not listed.
-async fn read(api: &Api<Undecoded>, cache: &dyn AnyCache) -> Result<(), kube::Error> {
+async fn read(api: &Api<Undecoded>, cache: &AnyCache) -> Result<(), kube::Error> {
     // Without a resourceVersion the server returns its current state, not a cached one.
     let mut params = ListParams::default().limit(PAGE);
     let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
@@ -48,7 +47,7 @@ async fn read(api: &Api<Undecoded>, cache: &dyn AnyCache) -> Result<(), kube::Er
             None => {
                 // All pages are from one revision.
                 let revision = page.metadata.resource_version.and_then(|version| version.parse().ok());
-                cache.forget_before(revision.unwrap_or_default(), &listed);
+                cache.objects.forget_before(revision.unwrap_or_default(), &listed);
                 return Ok(());
             }
         }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::ObjectKey;
+use crate::objects::{AnyObject, typed_ref};
 
 type ViewFn<K, R> = dyn Fn(&K) -> Option<R> + Send + Sync;
 
 /// Gets every change of a cache's objects, while the cache is locked.
-pub(crate) trait Follower<K>: Send + Sync {
+pub(crate) trait Follower: Send + Sync {
     /// An object after its change; `None` if it was deleted.
-    fn change(&self, key: &Arc<ObjectKey>, new: Option<&K>);
+    fn change(&self, key: &Arc<ObjectKey>, new: Option<&AnyObject>);
 }
 
 /// Where a view keeps its values, in the form that its questions need.
@@ -51,14 +52,14 @@ pub(crate) struct Inner<K, R, T> {
     rows: RwLock<T>,
 }
 
-impl<K, R, T> Follower<K> for Inner<K, R, T>
+impl<K, R, T> Follower for Inner<K, R, T>
 where
-    K: Send + Sync,
+    K: 'static,
     R: Send + Sync,
     T: Rows<R>,
 {
-    fn change(&self, key: &Arc<ObjectKey>, new: Option<&K>) {
-        let row = new.and_then(|new| (self.of)(new));
+    fn change(&self, key: &Arc<ObjectKey>, new: Option<&AnyObject>) {
+        let row = new.and_then(|new| (self.of)(typed_ref(new)));
         let mut rows = self.rows.write();
         match row {
             Some(row) => rows.put(key, row),

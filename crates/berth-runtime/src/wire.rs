@@ -10,9 +10,7 @@ use std::ops::Range;
 
 use berth_api::json::Json;
 use berth_apimachinery::managed_text;
-use kube::Resource;
 use kube::api::ObjectMeta;
-use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -69,33 +67,47 @@ struct Identity {
     resource_version: Option<String>,
 }
 
-impl Resource for Undecoded {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
+crate::resource_of_any_kind!(Undecoded, metadata, false);
 
-    fn kind(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.kind)
-    }
+/// Implements [`kube::Resource`] for a type that has objects of any kind, which an `ApiResource`
+/// names. `$metadata` is the field with the metadata. If `$only` is true, lists and watches request
+/// metadata only.
+#[macro_export]
+macro_rules! resource_of_any_kind {
+    ($type:ty, $metadata:tt, $only:literal) => {
+        impl kube::Resource for $type {
+            type DynamicType = kube::core::ApiResource;
+            type Scope = kube::core::DynamicResourceScope;
 
-    fn group(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.group)
-    }
+            fn metadata_api() -> bool {
+                $only
+            }
 
-    fn version(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.version)
-    }
+            fn kind(resource: &kube::core::ApiResource) -> std::borrow::Cow<'_, str> {
+                std::borrow::Cow::Borrowed(&resource.kind)
+            }
 
-    fn plural(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.plural)
-    }
+            fn group(resource: &kube::core::ApiResource) -> std::borrow::Cow<'_, str> {
+                std::borrow::Cow::Borrowed(&resource.group)
+            }
 
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+            fn version(resource: &kube::core::ApiResource) -> std::borrow::Cow<'_, str> {
+                std::borrow::Cow::Borrowed(&resource.version)
+            }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+            fn plural(resource: &kube::core::ApiResource) -> std::borrow::Cow<'_, str> {
+                std::borrow::Cow::Borrowed(&resource.plural)
+            }
+
+            fn meta(&self) -> &kube::api::ObjectMeta {
+                &self.$metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut kube::api::ObjectMeta {
+                &mut self.$metadata
+            }
+        }
+    };
 }
 
 /// Decodes an object without its `metadata.managedFields`.
@@ -115,6 +127,7 @@ fn without(text: &str, range: Option<Range<usize>>) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Resource;
     use serde_json::{Value, json};
 
     use super::*;

@@ -14,7 +14,17 @@ use crate::{Cache, Manager, is_already_exists, is_not_found, write};
 
 /// The reference of an object to its controlling owner.
 pub fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
-    OwnerReference { controller: Some(true), block_owner_deletion: Some(true), ..shared_by(owner) }
+    controlling(shared_by(owner))
+}
+
+/// The reference of an object to its controlling owner, whose parts are known and not its type.
+pub fn owned_by_named(api_version: &str, kind: &str, name: &str, uid: &str) -> OwnerReference {
+    let owner = OwnerReference { api_version: api_version.to_owned(), kind: kind.to_owned(), ..Default::default() };
+    controlling(OwnerReference { name: name.to_owned(), uid: uid.to_owned(), ..owner })
+}
+
+fn controlling(owner: OwnerReference) -> OwnerReference {
+    OwnerReference { controller: Some(true), block_owner_deletion: Some(true), ..owner }
 }
 
 /// The reference of an object to an owner that does not control it.
@@ -35,10 +45,13 @@ pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
 }
 
 /// A kind whose objects a [`Writer`] can write.
-pub trait Written: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static {}
+pub trait Written:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + Send + Sync + 'static
+{
+}
 
 impl<K> Written for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + 'static
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Json + Send + Sync + 'static
 {
 }
 

@@ -12,9 +12,6 @@ use crate::component::connect::{self, ConnectOptions};
 use crate::process;
 use crate::team::in_words;
 
-/// Exit code if the check itself failed.
-const FAILED: u8 = 2;
-
 /// Options of `berth check`.
 #[derive(Args)]
 pub struct CheckOptions {
@@ -30,17 +27,11 @@ pub struct CheckOptions {
 
 /// Prints the findings. Exit codes: 0 if there is no finding as severe as `--fail-on`, 1 if there
 /// is one, 2 if the check could not be made.
-pub fn main(options: &CheckOptions) -> anyhow::Result<ExitCode> {
-    match process::run(run(options)) {
-        Ok(code) => Ok(code),
-        Err(error) => {
-            eprintln!("berth: {}", process::in_full(&error));
-            Ok(ExitCode::from(FAILED))
-        }
-    }
+pub fn main(options: &CheckOptions) -> ExitCode {
+    process::run_check(run(options))
 }
 
-async fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
+async fn run(options: &CheckOptions) -> anyhow::Result<bool> {
     if options.check.files.is_empty() && !options.live {
         bail!("nothing to check: use -f FILE or -f FOLDER for manifests, or --live for the cluster of the kubeconfig");
     }
@@ -55,5 +46,5 @@ async fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
     }
     let report = check::run(&options.check, listed.documents, &objects::template, Clock::system().now())?;
     process::print(&report.text)?;
-    Ok(if report.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(!report.failed)
 }

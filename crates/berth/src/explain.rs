@@ -154,6 +154,10 @@ async fn through_api_server(client: &Client, namespace: &str, name: &str) -> any
         return Ok(explained);
     }
     response.map_err(|error| match ask::is_elsewhere(&error) {
+        false if berth_runtime::is_not_found(&error) => anyhow!(
+            "no Workload, and no queued job, is named {namespace}/{name}; `berth queue -n {namespace}` lists those that \
+             wait and run"
+        ),
         true => request_error(error, "the API server").context(
             "the controllers do not respond through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
              shows the reason); for controllers on this machine, use --controller with their metrics address",

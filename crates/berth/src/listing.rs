@@ -8,8 +8,8 @@ use berth_apimachinery::printed::Table;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::install;
 use crate::template::Template;
+use crate::{install, process};
 
 /// The text of a cell, or `<none>` if it is empty.
 pub fn or_none(text: &str) -> String {
@@ -109,6 +109,18 @@ impl Listing {
     /// The list cannot be written in this format.
     pub fn render(&self, format: &Format) -> anyhow::Result<String> {
         self.render_with(format, &|| json!({ "items": self.items }))
+    }
+
+    /// Prints the list; in place of an empty table, a message to standard error.
+    ///
+    /// # Errors
+    /// The list cannot be written in this format, or not be printed.
+    pub fn print(&self, format: &Format, if_empty: &str) -> anyhow::Result<()> {
+        if self.rows.is_empty() && matches!(format, Format::Table | Format::Wide) {
+            eprintln!("{if_empty}");
+            return Ok(());
+        }
+        process::print(&self.render(format)?)
     }
 
     /// The only object of a list as text.

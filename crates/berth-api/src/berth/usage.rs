@@ -53,6 +53,18 @@ pub struct Stay {
     pub holds: Vec<Held>,
 }
 
+impl Stay {
+    /// The reason of its state for readers. A workload that waits and was not tried yet has no condition:
+    /// those ahead of it in its queue are tried first.
+    pub fn shown_reason(&self) -> &str {
+        let is_untried = self.state == StayState::Waiting && self.reason.is_empty();
+        if is_untried { NOT_TRIED_YET } else { &self.reason }
+    }
+}
+
+/// See [`Stay::shown_reason`].
+pub const NOT_TRIED_YET: &str = "NotTriedYet";
+
 /// State of a [`Stay`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StayState {

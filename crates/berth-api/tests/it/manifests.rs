@@ -85,6 +85,10 @@ fn recorded_objects_of_the_controllers_survive_the_types() {
                         continue;
                     }
                     let version = value["apiVersion"].as_str().unwrap_or_default();
+                    let converted = (version == "kueue.x-k8s.io/v1beta1")
+                        .then(|| kueue::conversion::convert(value.clone(), "v1beta2").expect("convertible"));
+                    let value = converted.as_ref().unwrap_or(value);
+                    let version = value["apiVersion"].as_str().unwrap_or_default();
                     let back = match (version, value["kind"].as_str().unwrap_or_default()) {
                         ("kueue.x-k8s.io/v1beta2", "ClusterQueue") => through::<kueue::v1beta2::ClusterQueue>(value),
                         ("kueue.x-k8s.io/v1beta2", "LocalQueue") => through::<kueue::v1beta2::LocalQueue>(value),
@@ -95,9 +99,6 @@ fn recorded_objects_of_the_controllers_survive_the_types() {
                         ("kueue.x-k8s.io/v1beta2", "AdmissionCheck") => {
                             through::<kueue::v1beta2::AdmissionCheck>(value)
                         }
-                        ("kueue.x-k8s.io/v1beta1", "Workload") => through::<kueue::v1beta1::Workload>(value),
-                        ("kueue.x-k8s.io/v1beta1", "ClusterQueue") => through::<kueue::v1beta1::ClusterQueue>(value),
-                        ("kueue.x-k8s.io/v1beta1", "LocalQueue") => through::<kueue::v1beta1::LocalQueue>(value),
                         ("jobset.x-k8s.io/v1alpha2", "JobSet") => through::<jobset::v1alpha2::JobSet>(value),
                         ("autoscaling.x-k8s.io/v1", "ProvisioningRequest") => {
                             through::<autoscaling::v1::ProvisioningRequest>(value)

@@ -13,25 +13,16 @@ use super::Remote;
 use crate::auth::request_header::RequestHeaders;
 use crate::webhook::connection;
 use crate::webhook::service;
-use crate::{Body, Objects, UserInfo};
+use crate::{Body, Objects, UserInfo, forwarding};
 
 /// Maximum time until a response starts. Kubernetes has this limit for a whole request that is not
 /// a watch.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Headers that are forwarded in neither direction. Most concern one connection or hop. With
+/// Headers that are forwarded in neither direction, apart from those of the connection. With
 /// `Accept-Encoding`, the response would be compressed twice.
-const OWN_HEADERS: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::AUTHORIZATION,
-    header::ACCEPT_ENCODING,
-];
+const OWN_HEADERS: [HeaderName; 4] =
+    [header::HOST, header::CONTENT_LENGTH, header::AUTHORIZATION, header::ACCEPT_ENCODING];
 
 /// A request to forward.
 pub(crate) struct Forwarded<'a> {
@@ -74,28 +65,25 @@ pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<
     let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);
     let stream = connection::open(objects, &host, port, name.clone(), remote.tls.clone()?).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
-    // Drives the connection until the response body has been read or dropped.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to an aggregated API server failed");
-        }
-    });
-    let separator = if request.query.is_empty() { "" } else { "?" };
     let mut sent = Request::builder()
         .method(request.method)
-        .uri(format!("{}{separator}{}", request.path, request.query))
+        .uri(forwarding::target(request.path, request.query))
         .body(Full::new(request.body))
         .map_err(|error| error.to_string())?;
     *sent.headers_mut() = headers(request.headers, request.user);
     let host = HeaderValue::from_str(&format!("{name}:{}", remote.port)).map_err(|error| error.to_string())?;
     sent.headers_mut().insert(header::HOST, host);
-    let (mut parts, body) = sender.send_request(sent).await.map_err(|error| error.to_string())?.into_parts();
-    for own in OWN_HEADERS {
-        parts.headers.remove(own);
-    }
+    let response = forwarding::exchange(stream, sent, "an aggregated API server").await;
+    let (mut parts, body) = response.map_err(|error| error.to_string())?.into_parts();
+    remove_own(&mut parts.headers);
     Ok(Response::from_parts(parts, Body::incoming(body, "response of an aggregated API server")))
+}
+
+fn remove_own(headers: &mut HeaderMap) {
+    forwarding::remove_connection_headers(headers);
+    for name in OWN_HEADERS {
+        headers.remove(name);
+    }
 }
 
 /// The headers to forward. Headers of the connection and identity headers of the client are
@@ -108,7 +96,8 @@ fn headers(given: &HeaderMap, user: &UserInfo) -> HeaderMap {
         .filter(|name| standard.is_one(name.as_str()) || name.as_str().starts_with("impersonate-"))
         .cloned()
         .collect();
-    for name in OWN_HEADERS.into_iter().chain(claims) {
+    remove_own(&mut headers);
+    for name in claims {
         headers.remove(name);
     }
     for (name, value) in standard.headers(user) {

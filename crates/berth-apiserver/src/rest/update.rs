@@ -106,27 +106,7 @@ async fn try_update(
     mut new: Value,
     tracking: &Tracking,
 ) -> Result<Option<Stored>, Status> {
-    check_name(call, &new)?;
-    validation::match_namespace(&mut new, call.namespace()).map_err(Status::bad_request)?;
-    if meta::resource_version(&new).is_empty() && strategy::insists_on_revision(&call.row, call.custom.is_some()) {
-        let path = Path::new("metadata");
-        let error = field::Error::invalid(&path.child("resourceVersion"), 0, "must be specified for an update");
-        // This error names the resource where other errors name the kind, as upstream.
-        let resource = GroupKind::new(&call.row.group, &call.row.plural);
-        return Err(Status::invalid(&resource, &call.info.name, &[error]));
-    }
-    if !meta::resource_version(&new).is_empty() && meta::resource_version(&new) != record.revision.to_string() {
-        return Err(Status::modified(&call.group_resource(), &call.info.name));
-    }
-    meta::set(&mut new, "resourceVersion", &record.revision.to_string());
-    if !meta::uid(&new).is_empty() && meta::uid(&new) != meta::uid(old) {
-        let why = format!(
-            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
-            meta::uid(&new),
-            meta::uid(old)
-        );
-        return Err(Status::conflict(&call.group_resource(), &call.info.name, &why));
-    }
+    check_preconditions(call, record, old, &mut new)?;
 
     let name = call.info.name.clone();
     // For a scale, admission reviews the scale.
@@ -215,6 +195,33 @@ async fn try_update(
         call.server.inner.quotas.released(around.queue(), &call.row, &new, Some(old)).await;
     }
     stored
+}
+
+/// Checks name, namespace, resourceVersion and UID of the new state, and completes them from the
+/// stored one.
+fn check_preconditions(call: &Call, record: &Record, old: &Value, new: &mut Value) -> Result<(), Status> {
+    check_name(call, new)?;
+    validation::match_namespace(new, call.namespace()).map_err(Status::bad_request)?;
+    if meta::resource_version(new).is_empty() && strategy::insists_on_revision(&call.row, call.custom.is_some()) {
+        let path = Path::new("metadata");
+        let error = field::Error::invalid(&path.child("resourceVersion"), 0, "must be specified for an update");
+        // This error names the resource where other errors name the kind, as upstream.
+        let resource = GroupKind::new(&call.row.group, &call.row.plural);
+        return Err(Status::invalid(&resource, &call.info.name, &[error]));
+    }
+    if !meta::resource_version(new).is_empty() && meta::resource_version(new) != record.revision.to_string() {
+        return Err(Status::modified(&call.group_resource(), &call.info.name));
+    }
+    meta::set(new, "resourceVersion", &record.revision.to_string());
+    if !meta::uid(new).is_empty() && meta::uid(new) != meta::uid(old) {
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            meta::uid(new),
+            meta::uid(old)
+        );
+        return Err(Status::conflict(&call.group_resource(), &call.info.name, &why));
+    }
+    Ok(())
 }
 
 /// Commits the validated update; `None` on a conflicting write. `converted` is the storage-version

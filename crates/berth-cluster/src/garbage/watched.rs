@@ -2,12 +2,8 @@
 //! part of the metadata that its graph has: labels, annotations and field owners are most of the
 //! text, and are skipped.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
-use kube::Resource;
 use kube::api::ObjectMeta;
-use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 
 /// The metadata of an object of any kind: identity, owners, finalizers and deletion. All other
@@ -48,42 +44,12 @@ struct KeptMetadata {
     owner_references: Option<Vec<OwnerReference>>,
 }
 
-impl Resource for Watched {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    /// Lists and watches request metadata only.
-    fn metadata_api() -> bool {
-        true
-    }
-
-    fn kind(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.kind)
-    }
-
-    fn group(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.group)
-    }
-
-    fn version(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.version)
-    }
-
-    fn plural(resource: &ApiResource) -> Cow<'_, str> {
-        Cow::Borrowed(&resource.plural)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.0
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.0
-    }
-}
+berth_runtime::resource_of_any_kind!(Watched, 0, true);
 
 #[cfg(test)]
 mod tests {
+    use kube::Resource;
+
     use super::*;
 
     #[test]

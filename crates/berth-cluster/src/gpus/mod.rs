@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::berth::NodeFaults;
+pub(crate) use berth_api::berth::gpus::GPU;
 use berth_apimachinery::exposition::{Exposition, Family, FamilyId, Labels};
 use berth_pod_runtime::{GpuReading, GpuValues, PodUid};
 use jiff::Timestamp;
@@ -27,9 +28,6 @@ use parking_lot::Mutex;
 
 use assign::Holder;
 pub use simulated::{GPU_MEMORY_USAGE, GPU_USAGE};
-
-/// The resource.
-pub(crate) const GPU: &str = "nvidia.com/gpu";
 
 /// The GPUs of a cluster. Clones share them.
 #[derive(Clone, Default)]

@@ -111,7 +111,7 @@ fn bounded<K>(
     write: &mut dyn FnMut(&Arc<K>),
 ) -> usize
 where
-    K: Resource<DynamicType = ()> + 'static,
+    K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     let (mut written, mut all_ended) = (0, Vec::new());
     let (mut left_out, is_small) = (0, cache.len() <= max);

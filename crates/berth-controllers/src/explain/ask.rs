@@ -1,6 +1,7 @@
 //! Requests for explanations over the Kubernetes API, with the permissions of the client's user.
 
 use berth_api::berth::explanation::{GROUP, VERSION};
+use berth_api::berth::gpus::GpuUseList;
 use berth_apimachinery::percent::segment;
 use http::Request;
 use kube::Client;
@@ -78,6 +79,15 @@ pub async fn memory(client: &Client) -> kube::Result<Value> {
 pub async fn history(client: &Client, namespace: &str, name: &str) -> kube::Result<Value> {
     let (namespace, name) = (segment(namespace), segment(name));
     get(client, &format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/history")).await
+}
+
+/// Requests what the GPUs of the nodes report to the exporters that the controllers read.
+///
+/// # Errors
+/// The API server's error.
+pub async fn gpus(client: &Client) -> kube::Result<GpuUseList> {
+    let path = format!("/apis/{GROUP}/{VERSION}/gpus");
+    client.request(Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
 }
 
 async fn list(client: &Client, namespace: Option<&str>, resource: &str, query: &str) -> kube::Result<Value> {

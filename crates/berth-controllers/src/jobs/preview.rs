@@ -41,7 +41,7 @@ pub fn surroundings<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Stores 
 }
 
 /// Objects that do not have the form of their kind are ignored: other checks report them.
-fn observe<K: Resource + Json + 'static>(cache: &Cache<K>, object: &Value) {
+pub(super) fn observe<K: Resource + Json + Send + Sync + 'static>(cache: &Cache<K>, object: &Value) {
     if let Ok(object) = webhooks::typed::<K>(object) {
         cache.observe(object);
     }

@@ -5,7 +5,6 @@
 //! cluster. Of a plan, only steps that change a decision count: labels, owners and the order of
 //! conditions may change without an effect on what runs.
 
-use berth_api::json::Json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,13 +14,14 @@ use berth_runtime::{Cache, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::Job;
 use super::described::for_each_foreign;
 use super::pods::{self, Unit};
+use super::preview::{self, observe};
 use super::reconcile::{Context, reconcile};
-use super::{Job, preview};
 use crate::conditions;
 use crate::configuration::Config;
 use crate::plan::{Plan, Step};
@@ -101,12 +101,6 @@ pub fn stores<'a>(objects: impl IntoIterator<Item = &'a Value>, config: &Config)
         }
     });
     (stores, found)
-}
-
-fn observe<K: Resource + Json + 'static>(cache: &Cache<K>, object: &Value) {
-    if let Ok(object) = typed::<K>(object) {
-        cache.observe(object);
-    }
 }
 
 /// The decisions that the controllers would change at once, in order of the objects. `objects` are

@@ -97,7 +97,7 @@ fn install_one<K, U>(
         + Send
         + Sync
         + 'static,
-    U: Resource<DynamicType = ()> + 'static,
+    U: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     let client = manager.client();
     let all = objects.clone();

@@ -291,7 +291,7 @@ impl SchedulerState {
     }
 }
 
-fn feed<'a, K: Resource + 'static>(
+fn feed<'a, K: Resource + Send + Sync + 'static>(
     builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,
     cache: &Cache<K>,

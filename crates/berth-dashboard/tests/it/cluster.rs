@@ -123,6 +123,8 @@ async fn pages_show_quota_order_and_reasons() {
     let bar = "<rect class=\"own\" x=\"0.0\" width=\"66.7\" height=\"8\"></rect>\
                <rect class=\"over\" x=\"66.7\" width=\"33.3\" height=\"8\"></rect></svg>";
     assert!(overview.contains(bar), "{overview}");
+    assert!(shown.contains("Waiting 2 Running 1 Preempted in the last hour 0"), "{shown}");
+    assert!(overview.contains("<a href=\"/jobs?state=Waiting\">"), "{overview}");
 
     let queue = get(&pages, "/queues/blue").await;
     let shown = without_markup(&queue);
@@ -153,6 +155,10 @@ async fn pages_show_quota_order_and_reasons() {
         "{workload}"
     );
     assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
+
+    // The YAML of a job is found by the job's name too.
+    let yaml = get(&pages, "/workloads/default/three/yaml").await;
+    assert!(yaml.contains("kind: Job") && yaml.contains("kind: Workload"), "{yaml}");
 
     // A workload that is not in a queue has the same reason as in other explanations.
     let doors = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",

@@ -70,7 +70,7 @@ async fn every_page_shows_what_its_reader_may_read() {
         ("/jobs?ns=team&group=user&sort=-priority&q=wanted", 200, 200),
         ("/workloads/team/wanted", 200, 200),
         ("/workloads/default/one", 403, 200),
-        ("/workloads/default/one/yaml", 403, 404),
+        ("/workloads/default/one/yaml", 403, 200),
         ("/logs/team/none", 404, 404),
         ("/logs/default/none", 403, 404),
         ("/nodes", 403, 200),
@@ -97,6 +97,46 @@ async fn every_page_shows_what_its_reader_may_read() {
     }
     let (_, page) = code(&hers, "/jobs?ns=team").await;
     assert!(page.contains("team/wanted") && without_markup(&page).contains("All 1"), "{page}");
+    embedded.stop().await;
+}
+
+/// An address of each page about objects of namespace `default`.
+fn of_default() -> Vec<String> {
+    let filled = |form: &str| {
+        let path = form.replace("{namespace}", "default").replace("{workload}", "one").replace("{queue}", "blue");
+        path.replace("{pod}", "one-0")
+    };
+    berth_dashboard::routes().map(filled).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_page_and_no_stream_shows_a_reader_what_it_may_not_read() {
+    let (embedded, clock, hers, whole) = with_ann().await;
+    let eve = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
+    let eves = dashboard(eve, clock);
+    // Pages without content of the cluster, and their status.
+    let open = [("/style.css", 200), ("/script.js", 200), ("/find", 404), ("/what-if", 200)];
+    for path in of_default() {
+        for (name, pages) in [("ann", &hers), ("eve", &eves)] {
+            let (code, page) = code(pages, &path).await;
+            let expected = open.iter().find(|(open, _)| *open == path).map_or(403, |(_, code)| *code);
+            assert_eq!(code, expected, "{path} of {name}: {page}");
+            let asked: Vec<&str> = OF_OTHERS.into_iter().filter(|text| path.contains(text)).collect();
+            let named = OF_OTHERS.iter().find(|text| page.contains(*text) && !asked.contains(text));
+            assert_eq!(named, None, "{path} of {name}: {page}");
+            // The stream of the page ends at once, without content.
+            let Some(updates) = live::updates(pages.clone(), &path) else { continue };
+            let updates: Vec<_> = Box::pin(updates).take(2).collect().await;
+            if expected == 403 {
+                let [Ok(last)] = updates.as_slice() else { panic!("{path} of {name}: {updates:?}") };
+                assert!(last.starts_with("event: end\n"), "{path} of {name}: {last}");
+                let named = OF_OTHERS.iter().find(|text| last.contains(*text) && !asked.contains(text));
+                assert_eq!(named, None, "{path} of {name}: {last}");
+            }
+        }
+        let (code, page) = code(&whole, &path).await;
+        assert_ne!(code, 403, "{path} of the administrator: {page}");
+    }
     embedded.stop().await;
 }
 

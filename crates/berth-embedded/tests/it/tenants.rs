@@ -12,7 +12,7 @@ use std::time::Duration;
 use berth_apiserver::{InProcess, UserInfo};
 use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
-use http::Request;
+use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -447,5 +447,70 @@ async fn holders_of_a_queue_are_named_for_users_that_may_list_them() {
     let expected = json!({"reason": "NotAllowed", "message": seen["withheld"]["message"], "workloads": 1,
         "holds": [{"flavor": "default", "resource": "cpu", "amount": "1"}]});
     assert_eq!(seen["withheld"], expected);
+    world.embedded.stop().await;
+}
+
+/// Every request to the groups that the controllers serve, by their own lists of resources: method, path,
+/// and namespace if it is about one.
+async fn requests(admin: &Client) -> Vec<(Method, String, Option<&'static str>)> {
+    let mut requests = Vec::new();
+    for group in
+        ["explain.berth.dev/v1alpha1", "visibility.kueue.x-k8s.io/v1beta1", "visibility.kueue.x-k8s.io/v1beta2"]
+    {
+        let served = ask(admin, &format!("/apis/{group}")).await.expect("a list of resources");
+        for resource in served["resources"].as_array().expect("resources") {
+            let name = resource["name"].as_str().expect("a name");
+            let of = |namespace: &str| match name.split_once('/') {
+                None => name.to_owned(),
+                Some(("workloads", part)) if namespace == "team-blue" => format!("workloads/wants/{part}"),
+                Some(("workloads", part)) => format!("workloads/green-two/{part}"),
+                Some(("localqueues", part)) if namespace == "team-blue" => format!("localqueues/main/{part}"),
+                Some(("localqueues", part)) => format!("localqueues/green-main/{part}"),
+                Some(("clusterqueues", part)) => format!("clusterqueues/shared/{part}"),
+                Some(_) => panic!("{name} is not known to this test"),
+            };
+            for verb in resource["verbs"].as_array().expect("verbs") {
+                let method = if verb == "create" { Method::POST } else { Method::GET };
+                if resource["namespaced"] == true {
+                    for namespace in ["team-blue", "team-green"] {
+                        let path = format!("/apis/{group}/namespaces/{namespace}/{}", of(namespace));
+                        requests.push((method.clone(), path, Some(namespace)));
+                    }
+                }
+                if !name.contains('/') || resource["namespaced"] == false {
+                    requests.push((method, format!("/apis/{group}/{}", of("")), None));
+                }
+            }
+        }
+    }
+    requests
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_resource_of_the_controllers_shows_a_tenant_anothers_workloads() {
+    let world = preempting().await;
+    let (blue, eve) = (world.user("blue"), world.user("eve"));
+    let requests = requests(&world.admin).await;
+    let paths: Vec<&str> = requests.iter().map(|(_, path, _)| path.as_str()).collect();
+    for served in ["currentjobs", "forecasts", "gpus", "history", "holders", "stays", "usage", "whatifs"] {
+        assert!(paths.iter().any(|path| path.ends_with(served)), "{served}: {paths:?}");
+    }
+    for (method, path, namespace) in &requests {
+        let body = if method == Method::POST { b"{}".to_vec() } else { Vec::new() };
+        let request = || Request::builder().method(method).uri(path).body(body.clone()).expect("a request");
+        let refused = eve.request::<Value>(request()).await.err();
+        assert!(matches!(&refused, Some(kube::Error::Api(status)) if status.code == 403), "{path} of eve: {refused:?}");
+        match (blue.request::<Value>(request()).await, namespace) {
+            (Ok(answer), Some("team-blue")) => assert_eq!(marks(&answer), set(&[]), "{path}: {answer:#}"),
+            (Err(kube::Error::Api(status)), Some("team-blue")) => {
+                assert!(status.code != 403 && !status.message.contains(NAME), "{path}: {status:?}");
+            }
+            (Err(kube::Error::Api(status)), _) => {
+                assert_eq!(status.code, 403, "{path}: {status:?}");
+                assert!(!status.message.contains("job-"), "{path}: {status:?}");
+            }
+            (answer, _) => panic!("{path}: {answer:?}"),
+        }
+    }
     world.embedded.stop().await;
 }

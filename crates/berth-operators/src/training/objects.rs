@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::berth::RUN_DURATION_ANNOTATION;
 use berth_api::well_known;
+use berth_runtime::owned_by_named;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
 };
@@ -32,14 +33,7 @@ pub mod labels {
 
 /// The owner reference of a job's objects.
 pub fn owner(job: &Job<'_>) -> OwnerReference {
-    OwnerReference {
-        api_version: API_VERSION.to_owned(),
-        kind: job.framework.kind.to_owned(),
-        name: job.name().to_owned(),
-        uid: job.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
+    owned_by_named(API_VERSION, job.framework.kind, job.name(), job.metadata.uid.as_deref().unwrap_or_default())
 }
 
 /// Labels of the pods of this type, and the selector of the status.

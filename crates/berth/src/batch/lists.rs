@@ -9,6 +9,7 @@ use berth_apimachinery::table::human_duration;
 use berth_apimachinery::times;
 use berth_controllers::explain::ask;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -34,9 +35,9 @@ pub struct Filter {
     /// Only jobs of this LocalQueue or ClusterQueue.
     #[arg(short, long)]
     queue: Option<String>,
-    /// Only jobs in one of these states, such as Waiting, Running or Failed.
-    #[arg(short, long, value_delimiter = ',')]
-    state: Vec<String>,
+    /// Only jobs in one of these states, separated by commas.
+    #[arg(short, long, value_delimiter = ',', ignore_case = true, value_parser = states())]
+    state: Vec<StayState>,
     /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -64,11 +65,28 @@ pub struct JobsOptions {
     filter: Filter,
 }
 
+/// Parses a state by its name, in any case.
+fn states() -> impl TypedValueParser<Value = StayState> {
+    let named = |text: String| StayState::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(&text));
+    // The parser accepts names of states only.
+    PossibleValuesParser::new(StayState::ALL.map(StayState::name)).map(move |text| named(text).unwrap_or_default())
+}
+
 impl Filter {
     fn selects(&self, stay: &Stay) -> bool {
         self.user.as_ref().is_none_or(|user| *user == stay.user)
             && self.queue.as_ref().is_none_or(|queue| *queue == stay.queue || *queue == stay.cluster_queue)
-            && (self.state.is_empty() || self.state.iter().any(|it| it.eq_ignore_ascii_case(stay.state.name())))
+            && (self.state.is_empty() || self.state.contains(&stay.state))
+    }
+
+    /// The message in place of an empty list, with what would list more.
+    fn none(&self, what: &str, namespace: &str) -> String {
+        let is_filtered = self.user.is_some() || self.queue.is_some() || !self.state.is_empty();
+        let job = if is_filtered { "No job of this selection" } else { "No job" };
+        match self.all_namespaces {
+            true => format!("{job} {what}."),
+            false => format!("{job} {what} in namespace {namespace}; -A lists all namespaces."),
+        }
     }
 
     /// The selected stays of a period, and the time on the cluster's clock.
@@ -98,7 +116,8 @@ pub fn queue(options: &QueueOptions) -> anyhow::Result<ExitCode> {
         let (mut stays, now) = filter.stays(&client, &namespace, &query).await?;
         stays.retain(|stay| stay.ended.is_none());
         let starts = if options.start { foresee::starts(&client).await? } else { BTreeMap::new() };
-        process::print(&queue_list(&stays, now, options.start.then_some(&starts)).render(&filter.output)?)?;
+        let list = queue_list(&stays, now, options.start.then_some(&starts));
+        list.print(&filter.output, &filter.none("waits or runs", &namespace))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -110,7 +129,8 @@ pub fn jobs(options: &JobsOptions) -> anyhow::Result<ExitCode> {
         let (client, namespace) = filter.place.open().await?;
         let query = options.period.query(foresee::now(&client).await?)?;
         let (stays, now) = filter.stays(&client, &namespace, &query).await?;
-        process::print(&jobs_list(&stays, now).render(&filter.output)?)?;
+        let list = jobs_list(&stays, now);
+        list.print(&filter.output, &filter.none("existed in this period", &namespace))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -147,7 +167,7 @@ pub fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Li
             span(since, stay.ended.as_ref().or(Some(&Time(now)))),
             stay.pods.to_string(),
             stay.priority.to_string(),
-            if is_admitted { String::new() } else { stay.reason.clone() },
+            if is_admitted { String::new() } else { stay.shown_reason().to_owned() },
             or_none(&stay.cluster_queue),
             holds(stay),
             stay.workload.name.clone(),
@@ -195,7 +215,7 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
             span(stay.queued.as_ref(), stay.admitted.as_ref().or(ended).or(Some(&now))),
             span(stay.admitted.as_ref(), ended.or(Some(&now))),
             moment(ended),
-            stay.reason.clone(),
+            stay.shown_reason().to_owned(),
             stay.priority.to_string(),
             or_none(&stay.cluster_queue),
             holds(stay),
@@ -274,6 +294,15 @@ mod tests {
         let expected =
             ["team", "waits", "main", "alice", "Waiting", "10m", "2", "0", "WaitingForQuota", "in", "5", "min"];
         assert_eq!(rows[1], expected);
+    }
+
+    #[test]
+    fn a_job_that_was_not_tried_yet_says_so() {
+        let untried = Stay { reason: String::new(), ..stay("waits", StayState::Waiting) };
+        let held = Stay { reason: String::new(), ..stay("held", StayState::Held) };
+        let list = rows(&queue_list(&[untried, held], at(10).0, None));
+        assert_eq!(list[0].last().map(String::as_str), Some("NotTriedYet"));
+        assert_eq!(list[1].len(), 8, "without a reason: {:?}", list[1]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(in_words("pods", error)),
         };
         let now = foresee::now(&client).await?;
-        process::print(&listing(&nodes.items, pods.as_deref(), now).render(&options.output)?)?;
+        listing(&nodes.items, pods.as_deref(), now).print(&options.output, "The cluster has no node.")?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -17,19 +17,21 @@ use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
+use berth_controllers::gpu_exporters::GpuExporters;
 use berth_controllers::metrics::Role;
 use berth_controllers::rights;
 use berth_controllers::{Decisions, controllers};
 use berth_embedded::api::{Controllers, extensions};
 use berth_embedded::written_forecasts;
-use berth_operators::appwrapper::{self, config::ConfigurationFile};
-use berth_runtime::{Manager, Selection};
+use berth_operators::appwrapper::{self, config::ConfigurationFile, metrics::Transitions};
+use berth_runtime::{CacheState, Manager, Selection};
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::component::candidate::Candidate;
+use crate::component::certificate::Certificate;
 use crate::component::connect::{self, Requests};
 use crate::component::election;
 use crate::component::endpoints::{Endpoints, Places};
@@ -89,6 +91,11 @@ pub struct Options {
     /// else the address from which this machine connects to the API server.
     #[arg(long, value_name = "IP", env = "POD_IP")]
     advertise_address: Option<IpAddr>,
+    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
+    /// The controllers read the exporters through the API server, which needs the right to `get`
+    /// pods/proxy in this namespace: berth install --gpu-exporters NAMESPACE adds it.
+    #[arg(long, value_name = "NAMESPACE", default_value = "", hide_default_value = true)]
+    gpu_exporters: String,
     #[command(flatten)]
     component: ComponentOptions,
     #[command(flatten)]
@@ -224,14 +231,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
-    let unknown = controllers::unknown(&options.controllers, OF_OPERATORS);
-    anyhow::ensure!(
-        unknown.is_empty(),
-        "--controllers: no controller is named {}; the controllers are {}, {}",
-        unknown.join(", "),
-        controllers::names().join(", "),
-        OF_OPERATORS.join(", ")
-    );
+    check_names(&options.controllers)?;
     // Sockets and the client, before anything runs.
     let connection = component.connect.config().await?;
     let api_server = connection.cluster_url.clone();
@@ -257,7 +257,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let reviewer = client.clone();
     let mut manager = Manager::new(client.clone(), clock);
     manager.select(options.controllers.clone());
-    let controllers = Controllers::default();
+    let controllers = Controllers::with_gpu_exporters(GpuExporters::new(client.clone(), &options.gpu_exporters));
     let (installs, settings) = (controllers.clone(), config.clone());
     // All terms of leadership share it, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
@@ -305,55 +305,12 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         options.pages.serve(pages, &own, reviewer.clone(), certificate.clone(), &mut tasks)?;
     }
     let caches = manager.cache_state();
-    let (leads, figures) = (leading.clone(), controllers.clone());
-    // Health, metrics and explanations.
-    let endpoints = Endpoints {
-        pending: Arc::new(move || {
-            let kinds = caches.pending();
-            let mut pending: Vec<_> = kinds.iter().map(|kind| format!("caches: waiting for {kind}")).collect();
-            if certificate.as_ref().is_some_and(|certificate| !certificate.is_there()) {
-                pending.push("webhooks: no certificate yet".to_owned());
-            }
-            pending
-        }),
-        metrics: Arc::new(move |exposition| {
-            let role = match (elects, leads.is()) {
-                (false, _) => Role::Standalone,
-                (true, true) => Role::Leader,
-                (true, false) => Role::Follower,
-            };
-            if let Some(installed) = figures.installed() {
-                installed.write_metrics(role, exposition);
-            }
-            if let Some(transitions) = &transitions {
-                transitions.write(exposition);
-            }
-            leads.write(rights::NAME, exposition);
-            requests.write(exposition);
-            berth_runtime::process::write(exposition);
-        }),
-        explain: Some(Arc::new(move |namespace: &str, name: &str| {
-            let starting = || Status::service_unavailable("the controllers are starting");
-            let installed = controllers.installed().ok_or_else(starting)?;
-            installed.explain.whole(namespace, name).map_err(|error| match error {
-                Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name),
-                Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
-            })
-        })),
-    };
+    let served = Served { controllers, elects, leading: leading.clone(), transitions, requests };
+    let endpoints = served.endpoints(caches, certificate);
     bound.serve(&endpoints, reviewer, of_metrics, &mut tasks)?;
     // Run until signalled, or until the caches are late.
     let caches = manager.cache_state();
-    let late = async {
-        match file.cache_sync_timeout {
-            Some(timeout) => tokio::time::sleep(timeout).await,
-            None => std::future::pending().await,
-        }
-        match caches.pending().join(", ") {
-            kinds if kinds.is_empty() => std::future::pending().await,
-            kinds => kinds,
-        }
-    };
+    let late = late(&caches, file.cache_sync_timeout);
     let ended = tokio::select! {
         ended = component::run(manager, candidate, &leading, install) => ended,
         kinds = late => Err(anyhow!("controller.cacheSyncTimeout expired before these caches were filled: {kinds}")),
@@ -362,6 +319,85 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         journal.close();
     }
     ended
+}
+
+/// Fails if an item of the selection names no controller.
+fn check_names(selection: &Selection) -> anyhow::Result<()> {
+    let unknown = controllers::unknown(selection, OF_OPERATORS);
+    anyhow::ensure!(
+        unknown.is_empty(),
+        "--controllers: no controller is named {}; the controllers are {}, {}",
+        unknown.join(", "),
+        controllers::names().join(", "),
+        OF_OPERATORS.join(", ")
+    );
+    Ok(())
+}
+
+/// Returns the kinds whose caches are not filled after this time. Never returns without a time, or if
+/// all are filled.
+async fn late(caches: &CacheState, timeout: Option<Duration>) -> String {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+    match caches.pending().join(", ") {
+        kinds if kinds.is_empty() => std::future::pending().await,
+        kinds => kinds,
+    }
+}
+
+/// What the endpoints for health, metrics and explanations serve.
+struct Served {
+    controllers: Controllers,
+    /// True if replicas elect a leader.
+    elects: bool,
+    leading: Leading,
+    transitions: Option<Transitions>,
+    requests: Requests,
+}
+
+impl Served {
+    fn endpoints(self, caches: CacheState, certificate: Option<Certificate>) -> Endpoints {
+        let Self { controllers, elects, leading, transitions, requests } = self;
+        let figures = controllers.clone();
+        Endpoints {
+            pending: Arc::new(move || {
+                let kinds = caches.pending();
+                let mut pending: Vec<_> = kinds.iter().map(|kind| format!("caches: waiting for {kind}")).collect();
+                if certificate.as_ref().is_some_and(|certificate| !certificate.is_there()) {
+                    pending.push("webhooks: no certificate yet".to_owned());
+                }
+                pending
+            }),
+            metrics: Arc::new(move |exposition| {
+                let role = match (elects, leading.is()) {
+                    (false, _) => Role::Standalone,
+                    (true, true) => Role::Leader,
+                    (true, false) => Role::Follower,
+                };
+                if let Some(installed) = figures.installed() {
+                    installed.write_metrics(role, exposition);
+                }
+                if let Some(transitions) = &transitions {
+                    transitions.write(exposition);
+                }
+                leading.write(rights::NAME, exposition);
+                requests.write(exposition);
+                berth_runtime::process::write(exposition);
+            }),
+            explain: Some(Arc::new(move |namespace: &str, name: &str| {
+                let starting = || Status::service_unavailable("the controllers are starting");
+                let installed = controllers.installed().ok_or_else(starting)?;
+                installed.explain.whole(namespace, name).map_err(|error| match error {
+                    Unexplained::NotFound(_) => {
+                        Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name)
+                    }
+                    Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
+                })
+            })),
+        }
+    }
 }
 
 #[cfg(test)]

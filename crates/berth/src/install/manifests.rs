@@ -3,6 +3,7 @@
 use anyhow::Context;
 use berth_controllers::aggregated;
 use berth_controllers::configuration::{BindAddress, Process, frameworks, process as defaults};
+use berth_controllers::gpu_exporters;
 use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use berth_operators::appwrapper;
@@ -129,6 +130,8 @@ pub struct Parts {
     pub slack_queue: Option<String>,
     /// Number of waiting workloads per ClusterQueue whose forecasts are written on their Workloads.
     pub forecasts: Option<String>,
+    /// Namespace of the GPU exporters that the controllers read: an option and rights.
+    pub gpu_exporters: Option<String>,
     /// The web pages.
     pub pages: Option<Pages>,
 }
@@ -171,6 +174,9 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     }
     if parts.node_health || parts.slack_queue.is_some() {
         objects.extend(role(values, "node-health", monitor::rules()));
+    }
+    if let Some(exporters) = &parts.gpu_exporters {
+        objects.extend(role_in(exporters, values, "gpu-exporters", gpu_exporters::rules()));
     }
     if let Some(pages) = &parts.pages {
         objects.extend(pages.rules().into_iter().flat_map(|rules| role(values, pages::ROLE, rules)));
@@ -266,14 +272,24 @@ fn client(values: &Values, path: &str) -> Value {
 
 /// Further rights of the controllers, for an option.
 fn role(values: &Values, option: &str, rules: Value) -> [Value; 2] {
-    let (name, rbac) = (format!("{NAME}-{option}"), "rbac.authorization.k8s.io");
-    let metadata = json!({"name": name, "labels": rights::labels(&[])});
+    let metadata = json!({"name": format!("{NAME}-{option}"), "labels": rights::labels(&[])});
+    granted(values, "ClusterRole", metadata, rules)
+}
+
+/// Like [`role`], in one namespace.
+fn role_in(namespace: &str, values: &Values, option: &str, rules: Value) -> [Value; 2] {
+    let name = format!("{NAME}-{option}");
+    granted(values, "Role", json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])}), rules)
+}
+
+/// A role and its binding to the controllers.
+fn granted(values: &Values, kind: &str, metadata: Value, rules: Value) -> [Value; 2] {
+    let rbac = "rbac.authorization.k8s.io";
     let version = format!("{rbac}/v1");
     [
-        json!({"apiVersion": version, "kind": "ClusterRole", "metadata": metadata,
-            "rules": rules}),
-        json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata,
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+        json!({"apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules}),
+        json!({"apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
+            "roleRef": {"apiGroup": rbac, "kind": kind, "name": metadata["name"]},
             "subjects": [{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": values.namespace}]}),
     ]
 }
@@ -289,6 +305,7 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
     args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
     args.extend(parts.node_health.then(|| "--node-health".to_owned()));
     args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
+    args.extend(parts.gpu_exporters.as_ref().map(|namespace| format!("--gpu-exporters={namespace}")));
     args.extend(parts.forecasts.as_ref().map(|places| format!("--forecast-annotations={places}")));
     let of_pages = parts.pages.as_ref().map(Pages::of_pod).unwrap_or_default();
     args.extend(of_pages.arguments);

@@ -96,8 +96,13 @@ pub struct Options {
     /// their Workloads, as annotation berth.dev/forecast.
     #[arg(long, value_name = "PLACES")]
     forecast_annotations: Option<usize>,
+    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
+    /// The controllers get the right to reach the pods of this namespace through the API server
+    /// (pods/proxy).
+    #[arg(long, value_name = "NAMESPACE", value_parser = namespace)]
+    gpu_exporters: Option<String>,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "standby", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "forecast_annotations", "dashboard"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "standby", "config", "image", "replicas", "namespace", "appwrapper", "metrics_secure", "node_health", "slack_queue", "forecast_annotations", "gpu_exporters", "dashboard"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     pages: pages::PagesOptions,
@@ -151,6 +156,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         node_health: options.node_health,
         slack_queue: options.slack_queue.clone(),
         forecasts: options.forecast_annotations.filter(|places| *places > 0).map(|places| places.to_string()),
+        gpu_exporters: options.gpu_exporters.clone(),
         pages: options.pages.pages(),
     };
     check_ports(&values.settings, &parts)?;

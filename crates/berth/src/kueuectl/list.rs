@@ -193,14 +193,12 @@ impl Selection {
 
     /// Prints a list, or that the namespace has no such objects.
     fn print(&self, listing: &Listing, namespace: Option<&String>) -> anyhow::Result<ExitCode> {
-        if listing.rows.is_empty() && matches!(self.output, Format::Table | Format::Wide) {
-            match namespace {
-                Some(namespace) => eprintln!("No resources found in {namespace} namespace."),
-                None => eprintln!("No resources found"),
-            }
-        } else {
-            process::print(&listing.render(&self.output)?)?;
-        }
+        // As kubectl writes it.
+        let none = match namespace {
+            Some(namespace) => format!("No resources found in {namespace} namespace."),
+            None => "No resources found".to_owned(),
+        };
+        listing.print(&self.output, &none)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -25,8 +25,6 @@ use crate::component::connect::{self, ConnectOptions};
 use crate::process;
 use crate::team::in_words;
 
-/// Exit code if the check itself failed.
-const FAILED: u8 = 2;
 /// Group of Kueue's kinds.
 const KUEUE: &str = "kueue.x-k8s.io";
 /// Maximum number of pending workloads of a queue whose order is compared.
@@ -58,17 +56,11 @@ pub struct MigrateOptions {
 
 /// Prints the check. Exit codes: 0 if nothing is as bad as `--fail-on`, 1 if something is, 2 if the
 /// check could not be made.
-pub fn main(options: &MigrateOptions) -> anyhow::Result<ExitCode> {
-    match process::run(run(options)) {
-        Ok(code) => Ok(code),
-        Err(error) => {
-            eprintln!("berth: {}", process::in_full(&error));
-            Ok(ExitCode::from(FAILED))
-        }
-    }
+pub fn main(options: &MigrateOptions) -> ExitCode {
+    process::run_check(run(options))
 }
 
-async fn run(options: &MigrateOptions) -> anyhow::Result<ExitCode> {
+async fn run(options: &MigrateOptions) -> anyhow::Result<bool> {
     if options.storage {
         // A busy API server is retried, so that the command need not be repeated.
         let client = connect::persistent(options.connect.config().await?)?;
@@ -82,7 +74,7 @@ async fn run(options: &MigrateOptions) -> anyhow::Result<ExitCode> {
     };
     let report = migrate::run(&options.migrate, inventory, Clock::system().now())?;
     process::print(&report.text)?;
-    Ok(if report.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(!report.failed)
 }
 
 /// Everything of a cluster that the check reads.

@@ -5,7 +5,6 @@
 //! version becomes the storage version.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -113,8 +112,8 @@ fn replace(path: &str, value: Value) -> Value {
 /// # Errors
 ///
 /// If the definitions cannot be read or written, or a kind lacks the version. Objects that cannot
-/// be written are printed, and make the exit code 1.
-pub async fn run(client: &Client, version: Option<&str>) -> anyhow::Result<ExitCode> {
+/// be written are printed, and make the result false.
+pub async fn run(client: &Client, version: Option<&str>) -> anyhow::Result<bool> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut kinds = definitions(&api).await?;
     if kinds.is_empty() {
@@ -147,9 +146,8 @@ pub async fn run(client: &Client, version: Option<&str>) -> anyhow::Result<ExitC
         eprintln!(
             "berth: some objects are still stored in another version; remove the obstacles and run the command again"
         );
-        return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(!failed)
 }
 
 async fn definitions(api: &Api<CustomResourceDefinition>) -> anyhow::Result<Vec<Stored>> {

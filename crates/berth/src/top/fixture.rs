@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::berth::gpus::GpuUse;
+use berth_dashboard::gpu_use::GpuUses;
 use berth_runtime::Sight;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -81,7 +82,7 @@ pub fn state() -> State {
             workload("train-3", "bob", false),
         ]),
         nodes: kind([node("gpu-1", "True"), node("gpu-2", "False")]),
-        gpu_use: [("gpu-1".to_owned(), [35.0, 0.0].map(gpu).to_vec())].into(),
+        gpu_use: GpuUses { nodes: [("gpu-1".to_owned(), [35.0, 0.0].map(gpu).to_vec())].into(), notes: Vec::new() },
         pods: kind([pod("train-1-0", "gpu-1", "1")]),
         events: kind([event("a", 1, "Normal", "older"), event("b", 9, "Warning", "newer: \u{1b}[31mred\nsecond line")]),
     }

@@ -99,6 +99,12 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
 
     let missing = failed(&cluster, "cancel -n team-blue none");
     assert!(missing.contains("no job or Workload team-blue/none is queued; `berth queue -n team-blue`"), "{missing}");
+    let missing = failed(&cluster, "explain team-blue/none");
+    assert!(missing.contains("no Workload, and no queued job, is named team-blue/none; `berth queue"), "{missing}");
+    let empty = berth(&cluster, "queue -n team-green");
+    assert_eq!(text(&empty.stderr), "No job waits or runs in namespace team-green; -A lists all namespaces.\n");
+    let unknown = failed(&cluster, "queue --state gone");
+    assert!(unknown.contains("[possible values: Waiting, Held, Reserved, Running,"), "{unknown}");
     let unknown = failed(&cluster, "submit -n team-blue -q other -- true");
     assert!(unknown.contains("namespace team-blue has no LocalQueue other; it has main"), "{unknown}");
 

@@ -62,9 +62,13 @@ fn the_go_clients_work() {
 
 /// The client of a cluster's administrator.
 pub async fn client(cluster: &Cluster) -> Client {
+    Client::try_from(config(cluster).await).expect("a client")
+}
+
+/// The configuration of that client.
+pub async fn config(cluster: &Cluster) -> Config {
     let file = Kubeconfig::read_from(&cluster.kubeconfig).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
-    Client::try_from(config).expect("a client")
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration")
 }
 
 /// kube-rs over the wire: a reflector with streaming lists and one with pages, and a `Controller`

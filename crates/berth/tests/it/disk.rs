@@ -3,10 +3,11 @@
 //! again.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_testing::has_kubectl;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 

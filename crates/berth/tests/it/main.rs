@@ -14,6 +14,7 @@ mod devices;
 mod disk;
 mod dws;
 mod foresee;
+mod gpu_exporters;
 mod guide;
 mod history;
 mod image;

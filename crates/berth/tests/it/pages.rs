@@ -148,6 +148,13 @@ fn the_printed_address_opens_the_pages_of_an_embedded_cluster() {
         let (code, page) = curl(&format!("{base}{path}"), &["--cookie", &session]);
         assert!(code == 200 && page.contains("Log out"), "{path}: {code} {page}");
     }
+    // Without a session, no page and no stream is served, except what the log-in page needs.
+    for form in berth_dashboard::routes() {
+        let path = form.replace(['{', '}'], "");
+        let expected = if path.contains('.') { 200 } else { 401 };
+        assert_eq!(curl(&format!("{base}{path}"), &[]).0, expected, "{path}");
+        assert_eq!(curl(&format!("{base}/live?page={path}"), &[]).0, 401, "{path}");
+    }
     // A token of the cluster has its own rights.
     cluster.run(&["create", "serviceaccount", "bob"]);
     let token = cluster.run(&["create", "token", "bob"]);

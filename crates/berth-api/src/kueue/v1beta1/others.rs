@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::kueue::v1beta2::{
     ClusterProfileReference, LocationType, ProvisioningRequestConfigPodSetMergePolicy,
     ProvisioningRequestPodSetUpdatesNodeSelector, ProvisioningRequestRetryStrategy, ResourceFlavorSpec, TopologyLevel,
 };
-use crate::resource::{always_written, custom_resource};
+use crate::resource::schema_root;
 use crate::schema;
 
-custom_resource! {
+schema_root! {
     /// A gate between quota reservation and admission. Cluster-scoped.
-    AdmissionCheck: cluster "kueue.x-k8s.io" "v1beta1" "admissionchecks" {
+    AdmissionCheck {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: AdmissionCheckSpec,
@@ -25,10 +24,9 @@ custom_resource! {
         status: Option<StatusWithConditions>,
     }
 }
-always_written!(AdmissionCheckSpec);
 
 /// Controller and parameters of an [`AdmissionCheck`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionCheckSpec {
@@ -45,7 +43,7 @@ pub struct AdmissionCheckSpec {
 }
 
 /// Reference to a cluster-scoped object.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionCheckParametersReference {
@@ -61,28 +59,27 @@ pub struct AdmissionCheckParametersReference {
 }
 
 /// An observed state that consists of conditions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct StatusWithConditions {
     /// Conditions, such as `Active`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-custom_resource! {
+schema_root! {
     /// Parameters of the provisioning requests that the check creates. Cluster-scoped.
-    ProvisioningRequestConfig: cluster "kueue.x-k8s.io" "v1beta1" "provisioningrequestconfigs" {
+    ProvisioningRequestConfig {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ProvisioningRequestConfigSpec,
     }
 }
-always_written!(ProvisioningRequestConfigSpec);
 
 /// Content of a [`ProvisioningRequestConfig`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ProvisioningRequestConfigSpec {
@@ -111,7 +108,7 @@ pub struct ProvisioningRequestConfigSpec {
 }
 
 /// Changes to the pods of a provisioned workload.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ProvisioningRequestPodSetUpdates {
@@ -121,18 +118,18 @@ pub struct ProvisioningRequestPodSetUpdates {
     pub node_selector: Vec<ProvisioningRequestPodSetUpdatesNodeSelector>,
 }
 
-custom_resource! {
+schema_root! {
     /// A kind of capacity, for example spot machines of one type. Cluster-scoped.
-    ResourceFlavor: cluster "kueue.x-k8s.io" "v1beta1" "resourceflavors" {
+    ResourceFlavor {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ResourceFlavorSpec,
     }
 }
 
-custom_resource! {
+schema_root! {
     /// A named priority of workloads. Cluster-scoped.
-    WorkloadPriorityClass: cluster "kueue.x-k8s.io" "v1beta1" "workloadpriorityclasses" {
+    WorkloadPriorityClass {
         /// The priority; a higher value is admitted first.
         value: i32,
         /// When to use the class.
@@ -141,18 +138,17 @@ custom_resource! {
     }
 }
 
-custom_resource! {
+schema_root! {
     /// Levels of a node hierarchy such as blocks and racks. Cluster-scoped.
-    Topology: cluster "kueue.x-k8s.io" "v1beta1" "topologies" {
+    Topology {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: TopologySpec,
     }
 }
-always_written!(TopologySpec);
 
 /// Content of a [`Topology`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct TopologySpec {
@@ -171,9 +167,9 @@ pub struct TopologySpec {
     pub levels: Vec<TopologyLevel>,
 }
 
-custom_resource! {
+schema_root! {
     /// A worker cluster. Cluster-scoped.
-    MultiKueueCluster: cluster "kueue.x-k8s.io" "v1beta1" "multikueueclusters" {
+    MultiKueueCluster {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueClusterSpec,
@@ -182,10 +178,9 @@ custom_resource! {
         status: Option<StatusWithConditions>,
     }
 }
-always_written!(MultiKueueClusterSpec);
 
 /// Content of a [`MultiKueueCluster`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct MultiKueueClusterSpec {
@@ -197,7 +192,7 @@ pub struct MultiKueueClusterSpec {
 }
 
 /// Location of a kubeconfig.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct KubeConfig {
@@ -208,18 +203,17 @@ pub struct KubeConfig {
     pub location_type: LocationType,
 }
 
-custom_resource! {
+schema_root! {
     /// The worker clusters of an AdmissionCheck. Cluster-scoped.
-    MultiKueueConfig: cluster "kueue.x-k8s.io" "v1beta1" "multikueueconfigs" {
+    MultiKueueConfig {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueConfigSpec,
     }
 }
-always_written!(MultiKueueConfigSpec);
 
 /// Content of a [`MultiKueueConfig`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct MultiKueueConfigSpec {

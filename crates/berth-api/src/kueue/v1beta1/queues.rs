@@ -3,19 +3,18 @@
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::kueue::v1beta2::{
     ClusterQueuePreemption, FairSharing, FlavorFungibilityPreference, FlavorQuotas, FlavorUsage,
     LocalQueueFairSharingStatus, LocalQueueFlavorUsage, QueueingStrategy, StopPolicy,
 };
-use crate::resource::{always_written, custom_resource, string_enum, zero_time};
+use crate::resource::{schema_root, string_enum};
 use crate::schema;
 
-custom_resource! {
+schema_root! {
     /// A pool of quota. Cluster-scoped.
-    ClusterQueue: cluster "kueue.x-k8s.io" "v1beta1" "clusterqueues" {
+    ClusterQueue {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ClusterQueueSpec,
@@ -24,10 +23,9 @@ custom_resource! {
         status: Option<ClusterQueueStatus>,
     }
 }
-always_written!(ClusterQueueSpec);
 
 /// Quota and policies of a [`ClusterQueue`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
     "!has(self.cohort) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true",
@@ -79,7 +77,7 @@ pub struct ClusterQueueSpec {
 }
 
 /// Resources that are assigned together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
     "self.flavors.all(x, size(x.resources) == size(self.coveredResources))",
@@ -95,7 +93,7 @@ pub struct ResourceGroup {
 }
 
 /// When to try the next flavor if this one needs borrowing or preemption.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
     "!has(self.preference) || (self.whenCanBorrow == 'TryNextFlavor' && self.whenCanPreempt == 'TryNextFlavor')",
@@ -141,7 +139,7 @@ string_enum! {
 }
 
 /// Admission checks of a queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionChecksStrategy {
@@ -151,7 +149,7 @@ pub struct AdmissionChecksStrategy {
 }
 
 /// A check and the flavors it applies to.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionCheckStrategyRule {
@@ -165,7 +163,7 @@ pub struct AdmissionCheckStrategyRule {
 }
 
 /// Scope of admission fair sharing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionScope {
@@ -174,12 +172,12 @@ pub struct AdmissionScope {
 }
 
 /// Observed state of a [`ClusterQueue`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueueStatus {
     /// Conditions of the queue, such as `Active`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Quota reserved by workloads, per flavor and resource.
@@ -208,7 +206,7 @@ pub struct ClusterQueueStatus {
 }
 
 /// The first pending workloads of a queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueuePendingWorkloadsStatus {
@@ -217,19 +215,12 @@ pub struct ClusterQueuePendingWorkloadsStatus {
     #[schemars(extend("x-list" = "atomic"))]
     pub head: Vec<ClusterQueuePendingWorkload>,
     /// When the list changed last.
-    #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_change_time: Time,
 }
 
-impl Default for ClusterQueuePendingWorkloadsStatus {
-    fn default() -> Self {
-        Self { head: Vec::new(), last_change_time: zero_time() }
-    }
-}
-
 /// A pending workload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueuePendingWorkload {
@@ -239,9 +230,9 @@ pub struct ClusterQueuePendingWorkload {
     pub namespace: String,
 }
 
-custom_resource! {
+schema_root! {
     /// A group of cluster queues and cohorts that share quota. Cluster-scoped.
-    Cohort: cluster "kueue.x-k8s.io" "v1beta1" "cohorts" {
+    Cohort {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: CohortSpec,
@@ -250,10 +241,9 @@ custom_resource! {
         status: Option<CohortStatus>,
     }
 }
-always_written!(CohortSpec);
 
 /// Quota and place of a [`Cohort`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortSpec {
@@ -271,7 +261,7 @@ pub struct CohortSpec {
 }
 
 /// Observed state of a [`Cohort`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortStatus {
@@ -280,9 +270,9 @@ pub struct CohortStatus {
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
 
-custom_resource! {
+schema_root! {
     /// The queue that a job names; submits workloads to one ClusterQueue. Namespaced.
-    LocalQueue: namespaced "kueue.x-k8s.io" "v1beta1" "localqueues" {
+    LocalQueue {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: crate::kueue::v1beta2::LocalQueueSpec,
@@ -293,12 +283,12 @@ custom_resource! {
 }
 
 /// Observed state of a [`LocalQueue`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LocalQueueStatus {
     /// Conditions of the queue, such as `Active`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Workloads waiting for quota.
@@ -328,7 +318,7 @@ pub struct LocalQueueStatus {
 }
 
 /// A flavor as shown to users of a local queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LocalQueueFlavorStatus {
@@ -353,7 +343,7 @@ pub struct LocalQueueFlavorStatus {
 }
 
 /// A topology as shown to users of a local queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct TopologyInfo {

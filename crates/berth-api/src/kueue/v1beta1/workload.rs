@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::kueue::v1beta2::{
     CheckState, MAX_EXECUTION_TIME_RULE, PodSetRequest, QUEUE_NAME_RULE, ReclaimablePod, RequeueState, ResourceList,
     STATUS_RULES, WorkloadSchedulingStatsEviction,
 };
-use crate::resource::{always_written, custom_resource, zero_time};
+use crate::resource::schema_root;
 use crate::schema;
 
-custom_resource! {
+schema_root! {
     /// A unit of admission: the pods of one job. Namespaced.
     #[schemars(extend("x-rules" = WORKLOAD_RULES))]
-    Workload: namespaced "kueue.x-k8s.io" "v1beta1" "workloads" {
+    Workload {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: WorkloadSpec,
@@ -26,8 +25,6 @@ custom_resource! {
         status: Option<WorkloadStatus>,
     }
 }
-always_written!(WorkloadSpec);
-
 const WORKLOAD_RULES: &[[&str; 2]] = &[
     [
         "has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True') && has(self.status.admission) ? size(self.spec.podSets) == size(self.status.admission.podSetAssignments) : true",
@@ -46,7 +43,7 @@ const WORKLOAD_RULES: &[[&str; 2]] = &[
 ];
 
 /// Desired state of a [`Workload`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
     "has(self.priorityClassName) ? has(self.priority) : true",
@@ -83,7 +80,7 @@ pub struct WorkloadSpec {
 }
 
 /// A number of equal pods.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
     "has(self.minCount) ? self.minCount <= self.count : true",
@@ -110,7 +107,7 @@ pub struct PodSet {
 }
 
 /// Topology request of a pod set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct PodSetTopologyRequest {
@@ -145,12 +142,12 @@ pub struct PodSetTopologyRequest {
 }
 
 /// Observed state of a [`Workload`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = STATUS_RULES))]
 pub struct WorkloadStatus {
     /// Conditions.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// ClusterQueue and flavors whose quota is assigned to the workload.
@@ -190,7 +187,7 @@ pub struct WorkloadStatus {
 }
 
 /// Quota assigned to a workload.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct Admission {
@@ -203,7 +200,7 @@ pub struct Admission {
 }
 
 /// Flavors, amounts and topology of one pod set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct PodSetAssignment {
@@ -231,7 +228,7 @@ pub struct PodSetAssignment {
 }
 
 /// Topology assignment of one pod set, domain by domain.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct TopologyAssignment {
@@ -243,7 +240,7 @@ pub struct TopologyAssignment {
 }
 
 /// Pods in one domain.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct TopologyDomainAssignment {
@@ -256,7 +253,7 @@ pub struct TopologyDomainAssignment {
 }
 
 /// State of one admission check of a workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionCheckState {
@@ -266,7 +263,6 @@ pub struct AdmissionCheckState {
     /// State of the check.
     pub state: CheckState,
     /// When `state` changed last.
-    #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
     /// Message of the check's controller.
@@ -286,22 +282,8 @@ pub struct AdmissionCheckState {
     pub pod_set_updates: Vec<PodSetUpdate>,
 }
 
-impl Default for AdmissionCheckState {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            state: CheckState::default(),
-            last_transition_time: zero_time(),
-            message: String::new(),
-            requeue_after_seconds: None,
-            retry_count: None,
-            pod_set_updates: Vec::new(),
-        }
-    }
-}
-
 /// Changes to the pods of one pod set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct PodSetUpdate {
@@ -324,7 +306,7 @@ pub struct PodSetUpdate {
 }
 
 /// Counts about the scheduling of a workload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct SchedulingStats {
@@ -335,7 +317,7 @@ pub struct SchedulingStats {
 }
 
 /// A failed node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct UnhealthyNode {

@@ -2,28 +2,15 @@
 
 use berth_apimachinery::status::Status;
 use berth_pod_runtime::Duplex;
-use http::header::{self, HeaderName};
+use http::header;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full};
 use hyper_util::rt::TokioIo;
 
 use super::super::upgrade;
 use super::html::Links;
-use crate::Body;
 use crate::connect::Wire;
-
-/// Headers that concern one connection or hop; they are not forwarded.
-const OWN_HEADERS: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
+use crate::{Body, forwarding};
 
 /// A request to forward.
 pub(super) struct Forwarded<'a> {
@@ -45,28 +32,20 @@ pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> 
     let unreachable = |why: &dyn std::fmt::Display| {
         Status::service_unavailable(format!("error trying to reach service: {authority}: {why}"))
     };
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
-    // Drives the connection until the response body has been read or dropped.
-    tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "connection to a pod");
-        }
-    });
     let path = if path.is_empty() { "/" } else { path };
-    let separator = if wire.query.is_empty() { "" } else { "?" };
     let body = match wire.link.body() {
         Some(body) => Either::Left(body),
         None => Either::Right(Full::new(std::mem::take(&mut wire.body))),
     };
     let mut sent = Request::builder()
         .method(wire.method)
-        .uri(format!("{path}{separator}{}", wire.query))
+        .uri(forwarding::target(path, wire.query))
         .body(body)
         .map_err(|error| Status::bad_request(error.to_string()))?;
     *sent.headers_mut() = request_headers(wire.headers, prefix, path, &authority);
     let host = sent.headers()[header::HOST].clone();
-    let mut response = sender.send_request(sent).await.map_err(|error| unreachable(&error))?;
+    let response = forwarding::exchange(TokioIo::new(stream), sent, "a pod").await;
+    let mut response = response.map_err(|error| unreachable(&error))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let upgraded = hyper::upgrade::on(&mut response);
         let headers = response.headers().clone();
@@ -79,7 +58,7 @@ pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> 
         });
     }
     let (mut parts, body) = response.into_parts();
-    remove_own(&mut parts.headers);
+    forwarding::remove_connection_headers(&mut parts.headers);
     if let Some(location) = parts.headers.get(header::LOCATION).and_then(|location| location.to_str().ok())
         && let Some(location) = relocated(location, prefix, host.to_str().unwrap_or_default())
         && let Ok(location) = HeaderValue::try_from(location)
@@ -122,26 +101,12 @@ where
     }))
 }
 
-/// Removes the headers of a connection, and those that `Connection` names.
-fn remove_own(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-        .collect();
-    for name in OWN_HEADERS.into_iter().chain(named) {
-        headers.remove(name);
-    }
-}
-
 /// The client's headers for the program in a pod: without the credentials for this server, and with
 /// the path by which the client reached the pod.
 fn request_headers(given: &HeaderMap, prefix: &str, path: &str, authority: &str) -> HeaderMap {
     let mut headers = given.clone();
     let upgrade = given.get(header::UPGRADE).filter(|_| upgrade::is_requested(given)).cloned();
-    remove_own(&mut headers);
+    forwarding::remove_connection_headers(&mut headers);
     // The HTTP library sets the length of the body, and has responded to `Expect`.
     for name in [header::AUTHORIZATION, header::CONTENT_LENGTH, header::EXPECT] {
         headers.remove(name);
@@ -182,6 +147,8 @@ fn relocated(location: &str, prefix: &str, host: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::HeaderName;
+
     use super::*;
 
     #[test]

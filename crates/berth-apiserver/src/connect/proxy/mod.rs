@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::{PodStreams, Wire};
 use crate::rest::Call;
 use crate::webhook::connection;
-use crate::{Body, RequestInfo};
+use crate::{Body, RequestInfo, forwarding};
 use target::{Backend, Endpoint, Scheme};
 
 /// Maximum time to open a connection to a pod.
@@ -69,10 +69,9 @@ pub(super) async fn handle(call: &Call, wire: Wire<'_>) -> Result<Response<Body>
 
 /// Relative links of a page need a path that ends with `/`.
 fn to_folder(path: &str, query: &str) -> Response<Body> {
-    let separator = if query.is_empty() { "" } else { "?" };
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
-    if let Ok(location) = HeaderValue::try_from(format!("{path}/{separator}{query}")) {
+    if let Ok(location) = HeaderValue::try_from(forwarding::target(&format!("{path}/"), query)) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response

@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Uri;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, USER_AGENT};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::Request;
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use kube::client::ConfigExt as _;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -97,55 +97,20 @@ pub async fn drive<T>(
     exchange.await
 }
 
-fn tls() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    Ok(config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))).with_no_client_auth())
-}
-
-/// Accepts every certificate.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+/// A TLS configuration that accepts every certificate.
+fn tls() -> Result<ClientConfig, String> {
+    let mut config = kube::Config::new(Uri::from_static("https://localhost"));
+    config.accept_invalid_certs = true;
+    // No certificate authority is needed: those of the system are not loaded.
+    config.root_cert = Some(Vec::new());
+    config.rustls_client_config().map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use rcgen::{CertifiedKey, generate_simple_self_signed};
     use rustls::ServerConfig;
+    use rustls::crypto::ring;
     use rustls::pki_types::PrivateKeyDer;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;

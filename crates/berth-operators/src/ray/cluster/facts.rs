@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::frameworks::RayCluster;
+use berth_runtime::owned_by_named;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::ray::constants::{API_VERSION, FT_ENABLED, GCS_PORT, ORIGIN_KIND, OVERWRITE_COMMAND};
@@ -72,14 +73,7 @@ impl<'a> Facts<'a> {
 
     /// The owner reference of the cluster's objects.
     pub fn owner(&self) -> OwnerReference {
-        OwnerReference {
-            api_version: API_VERSION.to_owned(),
-            kind: "RayCluster".to_owned(),
-            name: self.name.to_owned(),
-            uid: self.uid.to_owned(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }
+        owned_by_named(API_VERSION, Creator::RayCluster.as_str(), self.name, self.uid)
     }
 
     /// Kind of the object for which the cluster was created.

@@ -86,6 +86,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         node_health: true,
         slack_queue: Some(mark(".Values.slackQueue")),
         forecasts: Some(mark(".Values.forecastAnnotations")),
+        gpu_exporters: Some(mark(".Values.gpuExporters")),
         pages: Some(pages_of(mark)),
         ..Parts::default()
     };
@@ -102,6 +103,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let of_option = |option: &str| documents(body.iter().copied().filter(|o| option_of(o) == Some(option)));
     let options = guarded(".Values.appwrapper", &of_option("appwrapper")?)
         + &guarded("or .Values.nodeHealth .Values.slackQueue", &of_option("node-health")?)
+        + &guarded(".Values.gpuExporters", &of_option("gpu-exporters")?)
         + &guarded(".Values.dashboard", &of_option("dashboard")?)
         + &guarded(
             "and .Values.dashboard (or .Values.dashboardImpersonation .Values.dashboardProxySecret)",
@@ -155,16 +157,17 @@ fn option_of(object: &Value) -> Option<&str> {
         return (name == DASHBOARD_SERVICE).then_some("dashboard");
     }
     let option = name.strip_prefix(rights::NAME)?.strip_prefix('-')?;
-    ["appwrapper", "node-health", pages::ROLE].into_iter().find(|known| *known == option)
+    ["appwrapper", "node-health", "gpu-exporters", pages::ROLE].into_iter().find(|known| *known == option)
 }
 
 /// The conditions of items of lists in the Deployment, by a text that only such an item contains.
-const CONDITIONS: [(&str, &str); 5] = [
+const CONDITIONS: [(&str, &str); 6] = [
     ("- --appwrapper", ".Values.appwrapper"),
     ("- --metrics-secure", ".Values.metricsSecure"),
     ("- --node-health", ".Values.nodeHealth"),
     ("- --slack-queue", ".Values.slackQueue"),
     ("- --forecast-annotations", ".Values.forecastAnnotations"),
+    ("- --gpu-exporters", ".Values.gpuExporters"),
 ];
 
 /// The manifest of the Deployment, with conditions for the items of options.
@@ -410,6 +413,7 @@ mod tests {
             (".Values.holdPolicy", "v1beta1"),
             (".Values.slackQueue", "slack"),
             (".Values.forecastAnnotations", "10"),
+            (".Values.gpuExporters", "gpu-operator"),
             (".Values.dashboardPort", "8443"),
             (".Values.dashboardServiceType", "NodePort"),
             (".Values.dashboardHosts", "a.example,b.example"),
@@ -468,6 +472,7 @@ mod tests {
                     node_health: options,
                     slack_queue: options.then(|| "slack".to_owned()),
                     forecasts: options.then(|| "10".to_owned()),
+                    gpu_exporters: options.then(|| "gpu-operator".to_owned()),
                     pages: options.then(|| Pages {
                         port: json!(8443),
                         service_type: "NodePort".to_owned(),

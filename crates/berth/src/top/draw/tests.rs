@@ -72,16 +72,16 @@ fn each_view_fits_in_80_columns() {
     assert_eq!(body(View::Jobs, "/bob\n"), jobs);
     let nodes = [
         "nodes(all)[2] by state down                                                  1/2",
-        "NODE  STATE POOL CPU    GPU HEALTH PODS REASON         AGE MEMORY ACCELERATOR",
-        "gpu-1 mixed l4   500m/8 1/2 <none> 1                   70m -      nvidia.com/gpu",
-        "gpu-2 down  l4   0/8    0/2 <none> 0    KubeletStopped 70m -      nvidia.com/gpu",
+        "NODE  STATE POOL CPU   GPU HEALTH PODS REASON         AGE MEMORY ACCELERATOR",
+        "gpu-1 mixed l4   0.5/8 1/2 <none> 1                   70m -      nvidia.com/gpu",
+        "gpu-2 down  l4   0/8   0/2 <none> 0    KubeletStopped 70m -      nvidia.com/gpu",
     ];
     assert_eq!(body(View::Nodes, "SS"), nodes);
     let gpus = [
         "gpus(all)[2]                                                                 1/2",
-        "NODE  MODEL     USE        USED/ALL BUSY   HEALTH POOL PODS",
-        "gpu-1 nvidia-l4 █████····· 1/2      35% 0% <none> l4   team-blue/train-1-0: 1",
-        "gpu-2 nvidia-l4 ·········· 0/2      <none> <none> l4",
+        "NODE  MODEL     USE            USED/ALL BUSY   PODS                   POOL",
+        "gpu-1 nvidia-l4 ███████······· 1/2      35% 0% team-blue/train-1-0: 1 l4",
+        "gpu-2 nvidia-l4 ·············· 0/2      <none>                        l4",
     ];
     assert_eq!(body(View::Gpus, ""), gpus);
     let pods = [

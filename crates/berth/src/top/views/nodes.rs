@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::berth::gpus::GPU;
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
 use berth_dashboard::node_health::{self, Grade};
@@ -68,6 +69,8 @@ pub(super) fn gpus(state: &State) -> Sheet {
             holders.entry((node, resource)).or_default().push(holder);
         }
     }
+    // Without health agents, the column would only take room from the pods.
+    let has_health = state.nodes.objects.iter().any(|node| node_health::of(node).grade != Grade::Unknown);
     let row = |node: &Arc<Node>| {
         let name = node.name_any();
         let resource = accelerators.get(&name)?;
@@ -80,19 +83,16 @@ pub(super) fn gpus(state: &State) -> Sheet {
         let held = holders.get(&(name.as_str(), resource.as_str())).map(|held| held.join(", ")).unwrap_or_default();
         let health = node_health::of(node);
         let is_free = used.is_some_and(|used| used.is_zero());
-        let reported = state.gpu_use.get(&name).map(Vec::as_slice).unwrap_or_default();
-        let busy = gpu_use::text(reported).replace(" %", "%");
-        let cells = vec![
+        let busy = gpu_use::text(state.gpu_use.of(&name)).replace(" %", "%");
+        let mut cells = vec![
             Cell::Text(name.clone()),
             Cell::Text(or_none(&model.unwrap_or_default())),
             Cell::Bar(bar(&used.unwrap_or(Quantity::ZERO), &allocatable)),
             Cell::Text(format!("{}/{allocatable}", used.map_or_else(|| "-".to_owned(), |used| used.to_string()))),
             Cell::Text(or_none(&busy)),
-            Cell::Text(or_none(&health.to_string())),
-            Cell::Text(or_none(node_use::pool(node).unwrap_or_default())),
-            Cell::Text(held),
-            Cell::Text(resource.clone()),
         ];
+        cells.extend(has_health.then(|| Cell::Text(or_none(&health.to_string()))));
+        cells.extend([held, or_none(node_use::pool(node).unwrap_or_default()), resource.clone()].map(Cell::Text));
         let tone = match health.grade {
             Grade::Bad => Tone::Bad,
             Grade::Warning => Tone::Wait,
@@ -101,21 +101,15 @@ pub(super) fn gpus(state: &State) -> Sheet {
         };
         Some(Row { cells, target: Target::Node(name.clone()), id: name, tone })
     };
-    let rows = state.nodes.objects.iter().filter_map(row).collect();
-    let columns = vec![
-        Column::Usual("NODE"),
-        Column::Usual("MODEL"),
-        Column::Usual("USE"),
-        Column::Usual("USED/ALL"),
-        Column::Usual("BUSY"),
-        Column::Usual("HEALTH"),
-        Column::Usual("POOL"),
-        Column::Usual("PODS"),
-        Column::Wide("RESOURCE"),
-    ];
+    let rows: Vec<Row> = state.nodes.objects.iter().filter_map(row).collect();
+    let can_report = accelerators.values().any(|resource| resource == GPU);
+    let notices = if can_report { state.gpu_use.notes.clone() } else { Vec::new() };
+    let mut columns = ["NODE", "MODEL", "USE", "USED/ALL", "BUSY"].map(Column::Usual).to_vec();
+    columns.extend(has_health.then_some(Column::Usual("HEALTH")));
+    columns.extend([Column::Usual("PODS"), Column::Wide("POOL"), Column::Wide("RESOURCE")]);
     let limits = [state.nodes.limits("nodes"), no_use(state)];
     let loading = state.nodes.is_loading();
-    finish(Sheet { columns, rows, ..Sheet::default() }, limits, loading, "No node has accelerators.")
+    finish(Sheet { columns, rows, notices, ..Sheet::default() }, limits, loading, "No node has accelerators.")
 }
 
 pub(super) fn pods(state: &State, scope: &Scope) -> Sheet {
