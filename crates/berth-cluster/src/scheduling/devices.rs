@@ -763,7 +763,7 @@ mod tests {
             Some(Arc::new(claim))
         };
         store.set_claim(&a, with_uid("1"));
-        store.choose(&info(&["a"]), &node("n1", 0));
+        choose(&mut store, "a", "n1");
         store.set_claim(&a, with_uid("1"));
         assert!(store.chosen(&a).is_some(), "another change of the claim");
         store.set_claim(&a, with_uid("2"));

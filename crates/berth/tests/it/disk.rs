@@ -26,7 +26,6 @@ fn largest_file(folder: &Path) -> u64 {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the server is another process, and waits in real time")]
 fn a_full_disk_rejects_writes_allows_reads_and_recovers() {
     if !has_kubectl() {
         return;
