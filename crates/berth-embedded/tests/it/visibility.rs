@@ -139,6 +139,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
         "forecasts",
         "whatifs",
         "currentjobs",
+        "gpus",
         "stays",
         "usage",
     ];

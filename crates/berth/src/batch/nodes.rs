@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(cells(0), "allocated l4 1/4 2/2 WARN 2 ");
         assert_eq!(cells(1), "drained l4 0/4 0/2 <none> 0 cordoned");
         assert_eq!(cells(2), "down l4 0/4 0/2 <none> 0 KubeletStopped");
-        assert_eq!(cells(3), "mixed l4 500m/4 1/2 <none> 1 ");
+        assert_eq!(cells(3), "mixed l4 0.5/4 1/2 <none> 1 ");
         let unknown = listing(&nodes, None::<&[Pod]>, Timestamp::UNIX_EPOCH).rows;
         assert_eq!(unknown[3][1..7].join(" "), "up l4 -/4 -/2 <none> -");
     }
