@@ -57,38 +57,38 @@ impl RequestInfo {
         RequestInfo { path, ..info }
     }
 
+    /// Fills in what the decoded path, the method and the query say.
     fn fill(&mut self, path: &str, method: &Method, query: &str) {
-        let info = self;
         let trimmed = path.trim_matches('/');
         let parts: Vec<&str> = if trimmed.is_empty() { Vec::new() } else { trimmed.split('/').collect() };
         if parts.len() < 3 || !(parts[0] == "api" || parts[0] == "apis") {
             return;
         }
-        info.api_prefix = parts[0].to_owned();
+        self.api_prefix = parts[0].to_owned();
         let mut rest = &parts[1..];
         if parts[0] == "apis" {
             // /apis/<group>/<version> without a resource is discovery.
             if rest.len() < 3 {
                 return;
             }
-            info.api_group = rest[0].to_owned();
+            self.api_group = rest[0].to_owned();
             rest = &rest[1..];
         }
-        info.is_resource_request = true;
-        info.api_version = rest[0].to_owned();
+        self.is_resource_request = true;
+        self.api_version = rest[0].to_owned();
         rest = &rest[1..];
         let mut special = false;
         if matches!(rest[0], "proxy" | "watch") {
             // The old prefixes `/watch/` and `/proxy/` are verbs.
             if rest.len() < 2 {
-                info.is_resource_request = false;
+                self.is_resource_request = false;
                 return;
             }
-            info.verb = rest[0].to_owned();
+            self.verb = rest[0].to_owned();
             special = true;
             rest = &rest[1..];
         } else {
-            info.verb = match *method {
+            self.verb = match *method {
                 Method::POST => "create",
                 Method::GET | Method::HEAD => "get",
                 Method::PUT => "update",
@@ -101,53 +101,56 @@ impl RequestInfo {
         if rest[0] == "namespaces"
             && let Some(namespace) = rest.get(1)
         {
-            info.namespace = (*namespace).to_owned();
+            self.namespace = (*namespace).to_owned();
             // /namespaces/<ns>/<resource>: skip the scope, unless the third segment is a
             // subresource of the namespace.
             if rest.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&rest[2]) {
                 rest = &rest[2..];
             }
         }
-        info.parts = rest.iter().map(|part| (*part).to_owned()).collect();
-        let is_proxy = special && info.verb == "proxy";
+        self.parts = rest.iter().map(|part| (*part).to_owned()).collect();
+        let is_proxy = special && self.verb == "proxy";
         if let Some(subresource) = rest.get(2).filter(|_| !is_proxy) {
-            info.subresource = (*subresource).to_owned();
+            self.subresource = (*subresource).to_owned();
         }
         if let Some(name) = rest.get(1) {
-            info.name = (*name).to_owned();
+            self.name = (*name).to_owned();
         }
-        info.resource = rest[0].to_owned();
+        self.resource = rest[0].to_owned();
         if special {
             return;
         }
-        if info.name.is_empty() && info.verb == "get" {
+        if self.name.is_empty() && self.verb == "get" {
             let watch = query_values(query, "watch").next();
             let is_watch =
                 watch.is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "False" | "FALSE" | "f" | "F"));
-            info.verb = if is_watch { "watch" } else { "list" }.to_owned();
+            self.verb = if is_watch { "watch" } else { "list" }.to_owned();
         }
-        if info.name.is_empty() && info.verb == "delete" {
-            info.verb = "deletecollection".to_owned();
+        if self.name.is_empty() && self.verb == "delete" {
+            self.verb = "deletecollection".to_owned();
         }
-        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
-            info.label_selector = query_values(query, "labelSelector").next().unwrap_or_default();
-            info.field_selector = query_values(query, "fieldSelector").next().unwrap_or_default();
-            if let Ok(selector) = berth_apimachinery::selector::FieldSelector::parse(&info.field_selector)
+        if matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") {
+            self.label_selector = query_values(query, "labelSelector").next().unwrap_or_default();
+            self.field_selector = query_values(query, "fieldSelector").next().unwrap_or_default();
+            if let Ok(selector) = berth_apimachinery::selector::FieldSelector::parse(&self.field_selector)
                 && let Some(name) = selector.exact("metadata.name")
                 && !name.contains('/')
                 && !matches!(name, "" | "." | "..")
             {
-                info.name = name.to_owned();
+                self.name = name.to_owned();
             }
         }
     }
 }
 
-/// The decoded path. Most paths have no escape.
+/// The decoded path; unchanged if it has a malformed escape. Most paths have no escape.
 fn decoded(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') {
+        return Cow::Borrowed(path);
+    }
     match decode_path(path) {
-        Ok(octets) if path.contains('%') => Cow::Owned(String::from_utf8_lossy(&octets).into_owned()),
-        _ => Cow::Borrowed(path),
+        Ok(octets) => Cow::Owned(String::from_utf8_lossy(&octets).into_owned()),
+        Err(_) => Cow::Borrowed(path),
     }
 }
 

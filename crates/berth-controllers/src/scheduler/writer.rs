@@ -11,8 +11,8 @@
 //! While decisions are written, each namespace has only a few reports. In a busy cluster, most
 //! workloads are admitted before their turn, so one write per admission is all that they cost. The
 //! remaining reports are written once no decision is: after ten seconds at the latest, or after a
-//! minute about a workload that an equivalent one represents. A limited client writes no report while decisions are written, and one every two seconds after a
-//! minute.
+//! minute about a workload that an equivalent one represents. While decisions are written, a
+//! limited client writes only reports that are a minute old, one every two seconds.
 //!
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
 //! that no workload uses yet, and a later decision may be better.

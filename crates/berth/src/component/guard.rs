@@ -164,8 +164,8 @@ mod tests {
 
     use super::*;
 
-    /// A guard, and the number of its reviews. Token `good` is of user `ann`, who may read
-    /// `/metrics`.
+    /// A guard, and the number of its reviews. Token `good` is of user `ann`, with the right to
+    /// read `/metrics`.
     fn guard() -> (Guard, Arc<AtomicUsize>) {
         let reviews = Arc::new(AtomicUsize::new(0));
         let count = reviews.clone();
