@@ -1,7 +1,10 @@
-//! Development commands: `cargo xtask conformance [DIR]` runs recorded cases, and
-//! `cargo xtask http-conformance` tests the Kubernetes API over HTTP.
+//! Development commands: `cargo xtask conformance [DIR]` runs recorded cases,
+//! `cargo xtask http-conformance` tests the Kubernetes API over HTTP, and `cargo xtask definitions`
+//! generates the CustomResourceDefinitions.
 
 mod conformance;
+#[cfg(feature = "definitions")]
+mod definitions;
 #[cfg(feature = "http")]
 mod http_conformance;
 
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        #[cfg(feature = "definitions")]
+        Some("definitions") => definitions::main(),
         other => {
             if let Some(other) = other {
                 eprintln!("xtask: unknown command `{other}`");
@@ -33,7 +38,7 @@ fn main() -> ExitCode {
             eprintln!(
                 "usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json] \
                  [--check] [--list-open] [--pack FILE]\n       cargo xtask http-conformance [--kubeconfig FILE] \
-                 [--webhook-address HOST] [--walk NAME] [--verbose]"
+                 [--webhook-address HOST] [--walk NAME] [--verbose]\n       cargo xtask definitions"
             );
             ExitCode::from(2)
         }

@@ -30,8 +30,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Result, Value};
 
-use crate::berth::{NodePool, ProvisioningClass};
-
 /// A type whose JSON is read and written by code that is compiled once. Implement it with
 /// [`implement_json!`](crate::implement_json!).
 pub trait Json: Serialize + DeserializeOwned {
@@ -89,7 +87,7 @@ macro_rules! implement_json {
     };
 }
 
-// Most custom resources of this crate implement the trait where they are declared.
+// Custom resources of this crate implement the trait where they are declared.
 implement_json!(
     ClusterRole,
     ConfigMap,
@@ -112,7 +110,6 @@ implement_json!(
     MutatingWebhookConfiguration,
     Namespace,
     Node,
-    NodePool,
     PartialObjectMeta<DynamicObject>,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -122,7 +119,6 @@ implement_json!(
     PodTemplate,
     PodTemplateSpec,
     PriorityClass,
-    ProvisioningClass,
     ReplicaSet,
     ReplicationController,
     ResourceClaim,

@@ -3,7 +3,8 @@
 //!
 //! Controllers and the binary use these types for Kubernetes objects. The API server takes the
 //! definitions from [`crds`] and works on JSON values. Both have one source: a field's default,
-//! bounds and validation rules are declared at the field, and the definition is derived from them.
+//! bounds and validation rules are declared at the field, and the definition is generated from them
+//! (`cargo xtask definitions`, feature `schema`).
 //! This crate makes no decisions and connects to no server; conversion and defaults are pure
 //! functions.
 
@@ -25,9 +26,15 @@ pub mod monitoring;
 mod published;
 mod resource;
 pub mod scheduling;
+#[cfg(feature = "schema")]
 pub mod schema;
-mod structural;
 
 pub use berth_apimachinery::well_known;
 pub use crd::crds;
 pub use resource::zero_time;
+
+// Without the feature, the derive macro generates nothing and accepts the attributes.
+#[cfg(not(feature = "schema"))]
+pub(crate) use berth_schema::JsonSchema;
+#[cfg(feature = "schema")]
+pub(crate) use schemars::JsonSchema;

@@ -73,7 +73,7 @@ macro_rules! custom_resource {
             $( $(#[$fmeta:meta])* $field:ident: $ty:ty, )*
         }
     ) => {
-        #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, schemars::JsonSchema)]
+        #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, crate::JsonSchema)]
         #[serde(rename_all = "camelCase", default)]
         #[schemars(!default)]
         $(#[$meta])*
@@ -152,12 +152,13 @@ pub(crate) use custom_resource;
 
 /// Declares the root type of a version that is neither read nor written as a type: only its schema
 /// is used. Metadata are no part of a schema.
+#[cfg(feature = "schema")]
 macro_rules! schema_root {
     (
         $(#[$meta:meta])*
         $kind:ident { $( $(#[$fmeta:meta])* $field:ident: $ty:ty, )* }
     ) => {
-        #[derive(schemars::JsonSchema)]
+        #[derive(crate::JsonSchema)]
         #[serde(rename_all = "camelCase", default)]
         #[schemars(!default)]
         $(#[$meta])*
@@ -166,6 +167,7 @@ macro_rules! schema_root {
         }
     };
 }
+#[cfg(feature = "schema")]
 pub(crate) use schema_root;
 
 macro_rules! scope {
@@ -278,6 +280,7 @@ macro_rules! string_enum {
             }
         }
 
+        #[cfg(feature = "schema")]
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($name).into()

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource, is_zero};

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::header::{ACCEPT, CACHE_CONTROL, DATE, HeaderValue};
 use http::{Request, Response};
 use hyper::server::conn::{http1, http2};
@@ -150,15 +151,34 @@ impl Listener {
     }
 
     /// Serves until `shutdown` completes. Then gives open requests a short time to finish, and
-    /// returns.
-    pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
+    /// returns. The futures are boxed, so that the code of requests is compiled in this crate, with its
+    /// level of optimization, and not in the crate that awaits it.
+    pub fn serve(
+        self,
+        server: ApiServer,
+        authenticator: Arc<Authenticator>,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'static, ()> {
+        self.boxed(server, authenticator, Box::pin(shutdown))
+    }
+
+    #[inline(never)]
+    fn boxed(
+        self,
+        server: ApiServer,
+        authenticator: Arc<Authenticator>,
+        shutdown: BoxFuture<'static, ()>,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(self.accept(server, authenticator, shutdown))
+    }
+
+    async fn accept(self, server: ApiServer, authenticator: Arc<Authenticator>, mut shutdown: BoxFuture<'static, ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let fairness = Arc::new(Fairness::start(server.inner.figures.clone(), server.store_handle()));
         let (closing, closed) = watch::channel(false);
         let sessions = Sessions::default();
         let mut connections = tokio::task::JoinSet::new();
         let own_service = tokio::spawn(own_service::keep(server.clone(), self.address));
-        tokio::pin!(shutdown);
         loop {
             let slot = tokio::select! {
                 biased;

@@ -8,6 +8,12 @@ pub mod connect;
 pub mod limit;
 pub mod process;
 
+/// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
+/// and this allocator is faster than the system's. It is declared here and not in `berth`, which the
+/// profile `release` compiles without optimization.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Prints a line on the standard output. Errors are ignored, so that a closed output does not end a
 /// server.
 #[macro_export]

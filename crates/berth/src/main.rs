@@ -47,11 +47,6 @@ use batch::control::Change;
 use berth_process::process;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
-/// and this allocator is faster than the system's.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for
 /// shared accelerators.
 #[derive(Parser)]

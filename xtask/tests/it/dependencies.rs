@@ -65,6 +65,21 @@ const CRATES: &[&str] = &[
 ];
 
 #[test]
+fn the_product_derives_no_schemas() {
+    for entry in std::fs::read_dir(workspace_root().join("crates")).expect("the folder is readable") {
+        let path = entry.expect("the folder is readable").path().join("Cargo.toml");
+        let text = std::fs::read_to_string(&path).expect("the manifest is readable");
+        let normal = text.split("[dev-dependencies]").next().unwrap_or_default();
+        for line in normal.lines().filter(|line| line.starts_with("schemars") || line.contains("\"schemars\"")) {
+            assert!(line.contains("optional = true"), "{}: {line}", path.display());
+        }
+        for line in normal.lines().filter(|line| line.starts_with("berth-api")) {
+            assert!(!line.contains("schema\""), "{}: only tests and xtask derive schemas: {line}", path.display());
+        }
+    }
+}
+
+#[test]
 fn the_engine_depends_on_no_other_crate_of_berth() {
     check("berth-engine", &CRATES[1..]);
     check("berth-engine", &["kube", "k8s-openapi", "tokio", "futures", "rand", "tracing", "jiff", "serde_json"]);

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {
@@ -22,6 +23,7 @@ custom_resource! {
 }
 always_written!(ProvisioningRequestSpec);
 
+#[cfg(feature = "schema")]
 const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
 
 /// Desired state of a [`ProvisioningRequest`].

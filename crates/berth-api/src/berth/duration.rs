@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Pattern of the strings that are durations, for the schemas of custom resources.
+#[cfg(feature = "schema")]
 const PATTERN: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns))+)$";
 
 /// A non-negative span of time, written as a Go duration string.
@@ -62,6 +63,7 @@ impl<'de> Deserialize<'de> for Duration {
     }
 }
 
+#[cfg(feature = "schema")]
 impl schemars::JsonSchema for Duration {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Duration".into()

@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::JsonSchema;
 use berth_apimachinery::names;
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::CustomResource;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::join;
 use super::{Billing, Duration, Problem, RandomFaults, Shortage, Supply, machine_type};
+use crate::resource::{always_written, custom_resource};
 
 /// Maximum number of nodes of a pool. GKE's own limit is lower; this one only bounds the
 /// arithmetic.
@@ -26,28 +26,28 @@ const NAME_MAX: usize = 40;
 /// Maximum number of devices of one driver in a machine: those of one ResourceSlice.
 const DEVICES_MAX: i32 = 128;
 
+custom_resource! {
+    /// A pool of equal machines of an embedded cluster: their type and number. Cluster-scoped.
+    NodePool: cluster "berth.dev" "v1alpha1" "nodepools" {
+        /// Desired state.
+        #[schemars(required)]
+        spec: NodePoolSpec,
+        /// Observed state.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<NodePoolStatus>,
+    }
+}
+always_written!(NodePoolSpec);
+
+impl NodePool {
+    /// A pool with the given name and desired state.
+    pub fn new(name: &str, spec: NodePoolSpec) -> Self {
+        Self { spec, ..Self::named(name) }
+    }
+}
+
 /// A pool of equal machines of an embedded cluster: their type and number.
-#[allow(clippy::duplicated_attributes, reason = "every printer column repeats the names of its attributes")]
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(
-    group = "berth.dev",
-    version = "v1alpha1",
-    kind = "NodePool",
-    plural = "nodepools",
-    status = "NodePoolStatus",
-    shortname = "np",
-    derive = "PartialEq",
-    scale(spec_replicas_path = ".spec.nodes", status_replicas_path = ".status.nodes"),
-    printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machineType"),
-    printcolumn(name = "Provisioning", type_ = "string", json_path = ".spec.provisioning"),
-    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes"),
-    printcolumn(name = "Min", type_ = "integer", json_path = ".spec.minNodes"),
-    printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxNodes"),
-    printcolumn(name = "Stock", type_ = "integer", json_path = ".status.stock"),
-    printcolumn(name = "Cost", type_ = "string", json_path = ".status.billing.cost"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolSpec {
     /// How the nodes of the pool run pods. A pool with `process` is the machine that Berth runs on.

@@ -1,12 +1,12 @@
 //! The `ProvisioningClass` kind: how the simulated cloud handles the ProvisioningRequests of one
 //! class.
 
-use kube::CustomResource;
-use schemars::JsonSchema;
+use crate::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::join;
 use super::{Duration, Problem};
+use crate::resource::{always_written, custom_resource};
 
 /// Longest time that a request waits, and longest lifetime of its machines: 7 days.
 pub const WAIT_MAX: Duration = Duration::from_secs(604_800);
@@ -18,22 +18,25 @@ pub(super) const PROVISIONING_CLASSES: [&str; 3] = [
     "queued-provisioning.gke.io",
 ];
 
+custom_resource! {
+    /// How the simulated cloud handles the ProvisioningRequests of the class of this name.
+    ProvisioningClass: cluster "berth.dev" "v1alpha1" "provisioningclasses" {
+        /// Times and failures.
+        #[schemars(required)]
+        spec: ProvisioningClassSpec,
+    }
+}
+always_written!(ProvisioningClassSpec);
+
+impl ProvisioningClass {
+    /// A class with the given name.
+    pub fn new(name: &str, spec: ProvisioningClassSpec) -> Self {
+        Self { spec, ..Self::named(name) }
+    }
+}
+
 /// How the simulated cloud handles the ProvisioningRequests of the class of this name.
-#[allow(clippy::duplicated_attributes, reason = "every printer column repeats the names of its attributes")]
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(
-    group = "berth.dev",
-    version = "v1alpha1",
-    kind = "ProvisioningClass",
-    plural = "provisioningclasses",
-    derive = "PartialEq",
-    printcolumn(name = "Accept", type_ = "string", json_path = ".spec.acceptDelay"),
-    printcolumn(name = "Provision", type_ = "string", json_path = ".spec.provisionDelay"),
-    printcolumn(name = "Booking", type_ = "string", json_path = ".spec.bookingTime"),
-    printcolumn(name = "Max-Run", type_ = "string", json_path = ".spec.maxRunDuration"),
-    printcolumn(name = "Max-Wait", type_ = "string", json_path = ".spec.maxWait"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProvisioningClassSpec {
     /// Time from creation to `Accepted`. Default: 5 seconds.

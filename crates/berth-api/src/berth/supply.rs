@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::api::batch::v1::JobTemplateSpec;
 use k8s_openapi::api::core::v1::PersistentVolumeClaimSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource, string_enum};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {
@@ -24,6 +25,7 @@ custom_resource! {
 }
 always_written!(JobSetSpec);
 
+#[cfg(feature = "schema")]
 const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
 
 /// Desired state of a [`JobSet`].

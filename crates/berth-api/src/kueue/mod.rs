@@ -7,5 +7,6 @@ pub mod conversion;
 pub mod events;
 pub mod labels;
 pub mod reasons;
+#[cfg(feature = "schema")]
 pub mod v1beta1;
 pub mod v1beta2;

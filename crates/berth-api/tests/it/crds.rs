@@ -62,6 +62,21 @@ fn generated_crds_match_the_upstream_ones() {
 }
 
 #[test]
+fn the_files_of_definitions_are_generated_from_the_types() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("definitions");
+    let files = berth_api::schema::files();
+    for (name, text) in &files {
+        let present = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        assert!(present == *text, "definitions/{name} is not that of the types: run `cargo xtask definitions`");
+    }
+    let generated: Vec<&str> = files.iter().filter_map(|(name, _)| name.strip_suffix(".json")).collect();
+    let others = std::fs::read_dir(&folder).expect("readable").count() - generated.len();
+    assert_eq!(others, 0, "files of definitions that no kind has");
+    let installed = berth_api::crds().iter().map(|crd| crd["metadata"]["name"].as_str().expect("a name"));
+    assert_eq!(installed.take(generated.len()).collect::<Vec<_>>(), generated, "the order of crds()");
+}
+
+#[test]
 fn every_definition_is_complete_and_free_of_private_keywords() {
     for crd in berth_api::crds() {
         let name = crd["metadata"]["name"].as_str().expect("a name");

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::JsonSchema;
 
 use crate::kueue::v1beta2::{
     ClusterProfileReference, LocationType, ProvisioningRequestConfigPodSetMergePolicy,

@@ -1,8 +1,8 @@
 //! ClusterQueue, Cohort and LocalQueue of v1beta1.
 
+use crate::JsonSchema;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
-use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
 use crate::kueue::v1beta2::{

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use schemars::JsonSchema;
 
 use crate::kueue::v1beta2::{
     CheckState, MAX_EXECUTION_TIME_RULE, PodSetRequest, QUEUE_NAME_RULE, ReclaimablePod, RequeueState, ResourceList,

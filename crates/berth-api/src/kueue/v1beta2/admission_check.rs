@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource, string_enum};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

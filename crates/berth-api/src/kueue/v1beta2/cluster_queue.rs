@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::FairSharing;
 use crate::resource::{always_written, custom_resource, string_enum};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

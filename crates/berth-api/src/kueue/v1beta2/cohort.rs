@@ -1,10 +1,11 @@
 //! Cohort: a group of cluster queues and cohorts that lend quota to each other. Cohorts form trees.
 
-use schemars::JsonSchema;
+use crate::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FairSharing, FairSharingStatus, ResourceGroup};
 use crate::resource::{always_written, custom_resource};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

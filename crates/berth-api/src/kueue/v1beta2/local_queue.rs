@@ -1,12 +1,13 @@
 //! LocalQueue: the queue through which a namespace uses a ClusterQueue.
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FairSharing, ResourceList, StopPolicy};
 use crate::resource::{always_written, custom_resource, zero_time};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

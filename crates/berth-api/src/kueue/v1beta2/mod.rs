@@ -20,10 +20,11 @@ pub use resource_flavor::*;
 pub use topology::*;
 pub use workload::*;
 
+use crate::JsonSchema;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
 use crate::schema;
 
 /// Weight in fair sharing.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

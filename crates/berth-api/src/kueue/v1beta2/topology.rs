@@ -1,9 +1,10 @@
 //! Topology: the levels of a data centre as node labels.
 
-use schemars::JsonSchema;
+use crate::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{always_written, custom_resource};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::JsonSchema;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ResourceList;
 use crate::resource::{always_written, custom_resource, string_enum, zero_time};
+#[cfg(feature = "schema")]
 use crate::schema;
 
 custom_resource! {
@@ -26,6 +27,7 @@ custom_resource! {
 }
 always_written!(WorkloadSpec);
 
+#[cfg(feature = "schema")]
 const WORKLOAD_RULES: &[[&str; 2]] = &[
     [
         "has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True') && has(self.status.admission) ? size(self.spec.podSets) == size(self.status.admission.podSetAssignments) : true",
@@ -52,6 +54,7 @@ const WORKLOAD_RULES: &[[&str; 2]] = &[
 ];
 
 /// Rule: the queue of a workload is immutable while it holds quota. The same in both versions.
+#[cfg(feature = "schema")]
 pub(crate) const QUEUE_NAME_RULE: [&str; 2] = [
     "((has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True')) && (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True'))) ? ((has(oldSelf.spec.queueName) == has(self.spec.queueName)) && (!has(oldSelf.spec.queueName) || oldSelf.spec.queueName == self.spec.queueName)) : true",
     "queueName is immutable while workload quota reserved",
@@ -59,6 +62,7 @@ pub(crate) const QUEUE_NAME_RULE: [&str; 2] = [
 
 /// Rule: the maximum execution time is immutable while the workload is admitted. The same in both
 /// versions.
+#[cfg(feature = "schema")]
 pub(crate) const MAX_EXECUTION_TIME_RULE: [&str; 2] = [
     "((has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Admitted' && c.status == 'True')) && (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'Admitted' && c.status == 'True')))?((has(oldSelf.spec.maximumExecutionTimeSeconds)?oldSelf.spec.maximumExecutionTimeSeconds:0) ==  (has(self.spec.maximumExecutionTimeSeconds)?self.spec.maximumExecutionTimeSeconds:0)):true",
     "maximumExecutionTimeSeconds is immutable while workload quota reserved",
@@ -268,6 +272,7 @@ pub struct WorkloadStatus {
 }
 
 /// Rules on the status of a workload. The same in both versions.
+#[cfg(feature = "schema")]
 pub(crate) const STATUS_RULES: &[[&str; 2]] = &[
     [
         "!has(oldSelf.clusterName) || !has(self.clusterName) || oldSelf.clusterName == self.clusterName",

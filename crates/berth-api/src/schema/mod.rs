@@ -1,5 +1,6 @@
-//! Shared parts of schemas, and the pass that turns schemas from `schemars` into structural schemas
-//! as `controller-gen` writes them.
+//! Generates the files of [`crds`](crate::crds) from the types, with the feature `schema`: shared
+//! parts of schemas, the pass that turns schemas from `schemars` into structural schemas as
+//! `controller-gen` writes them, and the table of definitions.
 //!
 //! Features of Kubernetes' schemas that JSON Schema lacks are declared by short private keywords,
 //! which the module `structural` expands:
@@ -11,10 +12,25 @@
 //! * `x-no-format`: omits `format`, where upstream has a plain `int`.
 //!
 //! Kubernetes' own types are not derived here (a pod template alone is 8,000 lines). The keyword
-//! `x-embed` names such a type, and its definition comes from the published OpenAPI document of
-//! Kubernetes.
+//! `x-embed` names such a type. It stays in the files, and [`crds`](crate::crds) replaces it with the
+//! definition of the published OpenAPI document of Kubernetes.
+
+mod definitions;
+mod structural;
 
 use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// The files of `crates/berth-api/definitions`: their names and texts.
+///
+/// # Panics
+/// A schema is no JSON, which a type of this crate cannot cause.
+pub fn files() -> Vec<(String, String)> {
+    let file = |definition: serde_json::Value| {
+        let name = format!("{}.json", definition["metadata"]["name"].as_str().expect("a definition has a name"));
+        (name, format!("{definition:#}\n"))
+    };
+    definitions::definitions().into_iter().map(file).collect()
+}
 
 /// Pattern of a DNS-1123 subdomain, which most object names must be.
 pub const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
