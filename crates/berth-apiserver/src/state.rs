@@ -34,6 +34,8 @@ pub(crate) struct State {
     /// Read access to stored objects.
     pub(crate) objects: Objects,
     kinds: RwLock<Arc<Kinds>>,
+    /// Held while a new table of kinds is made, which readers of the current one need not await.
+    changing_kinds: Mutex<()>,
     /// Field-ownership types, built on first use.
     types: Mutex<BTreeMap<KindKey, Arc<Types>>>,
     /// Fields of built-in kinds that updates never own, built on first use.
@@ -82,6 +84,7 @@ impl State {
                 documents: Default::default(),
                 custom: BTreeMap::new(),
             })),
+            changing_kinds: Mutex::default(),
             types: Mutex::default(),
             never_owned: Mutex::default(),
             uids: Mutex::new(Uids::new(seed.wrapping_add(1))),
@@ -121,10 +124,14 @@ impl State {
 
     /// Changes the table of kinds. Readers see either the old or the new table as a whole.
     pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
-        let mut kinds = self.kinds.write();
-        let kinds = Arc::make_mut(&mut kinds);
-        change(kinds);
+        let _alone = self.changing_kinds.lock();
+        let mut kinds = self.kinds().as_ref().clone();
+        change(&mut kinds);
         kinds.documents = Default::default();
+        let kinds = Arc::new(kinds);
+        let before = std::mem::replace(&mut *self.kinds.write(), kinds);
+        // It may have the last reference to large documents.
+        drop(before);
     }
 
     /// Field-ownership types of a kind in `version`.

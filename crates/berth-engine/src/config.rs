@@ -23,6 +23,10 @@ pub struct EngineConfig {
     /// `waitForPodsReady.blockAdmission`: admit nothing while an admitted workload's pods are not
     /// ready (§20.4).
     pub block_admission_on_pods_ready: bool,
+    /// Reports why a new workload waits whose class is inadmissible (§4.8), also without the gate
+    /// UnadmittedWorkloadsExplicitStatus. Kueue leaves such a workload without a condition, so this is
+    /// off where its recorded decisions are repeated.
+    pub report_represented: bool,
     /// How long flush requests of one cohort tree are collected before they take effect (§4.7).
     pub flush_delay: Duration,
 }
@@ -36,6 +40,7 @@ impl Default for EngineConfig {
             quota_check_strategy: QuotaCheckStrategy::BlockUndeclared,
             requeuing_timestamp: RequeuingTimestamp::Eviction,
             block_admission_on_pods_ready: false,
+            report_represented: false,
             flush_delay: Duration::from_secs(1),
         }
     }

@@ -184,16 +184,19 @@ impl Filling {
         self.listed.clear();
     }
 
-    /// Ends a list into a cache that has the program's own writes too. An object that is not listed and
-    /// newer than all listed ones was either deleted before the list, or written after it; the watcher
-    /// does not say at which revision it listed. A second list, whose revision is known, decides. An
-    /// object that is removed by mistake would be lost: the watch does not show again the version that
-    /// the cache had.
-    async fn end_beside_writes(&mut self, api: &Api<Undecoded>, clock: &Clock) {
+    /// Begins the end of a list into a cache that has the program's own writes too: removes what was
+    /// deleted before the list. True if the cache has other objects that were not listed. Such an
+    /// object is newer than all listed ones, and was either deleted before the list, or written after
+    /// it; the watcher does not say at which revision it listed. A second list, whose revision is
+    /// known, decides ([`takeover::catch_up`]). An object that is removed by mistake would be lost: the
+    /// watch does not show again the version that the cache had.
+    fn needs_second_list(&self) -> bool {
         self.cache.objects.forget_before(self.revision, &self.listed);
-        if self.cache.objects.has_others(&self.listed) {
-            takeover::catch_up(api.clone(), self.cache.clone(), clock.clone()).await;
-        }
+        self.cache.objects.has_others(&self.listed)
+    }
+
+    /// Completes what [`Filling::needs_second_list`] began.
+    fn end_beside_writes(&mut self) {
         self.cache.objects.set_complete(true);
         self.listed.clear();
     }
@@ -209,8 +212,8 @@ pub(crate) struct Source {
     /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
     /// its conversion webhook, other controllers still start.
     pub(crate) required: bool,
-    /// Read lock that is held while the cache is changed. A holder of the write lock excludes all
-    /// changes.
+    /// Read lock that is held while the cache is changed, and never during a request. A holder of the
+    /// write lock excludes all changes.
     pub(crate) gate: Arc<RwLock<()>>,
 }
 
@@ -227,7 +230,13 @@ impl Source {
             match event.map(|event| filling.take(event)) {
                 Ok(Step::Listing) => {}
                 Ok(Step::Listed) => {
-                    filling.end_beside_writes(api, clock).await;
+                    let needs_second_list = filling.needs_second_list();
+                    // The list lasts as long as an outage. Meanwhile a holder of the write lock may go on.
+                    drop(gate_guard);
+                    if needs_second_list {
+                        takeover::catch_up(api.clone(), cache.clone(), clock.clone(), gate.clone()).await;
+                    }
+                    filling.end_beside_writes();
                     // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff.reset();
@@ -375,6 +384,43 @@ mod tests {
     async fn an_object_that_is_written_during_a_list_stays_in_the_cache() {
         let (names, lists) = listed([config_map("unchanged", 5)]).await;
         assert_eq!((names, lists), (vec!["unchanged".to_owned(), "written".to_owned()], 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_term_does_not_wait_for_a_list_that_cannot_end() {
+        let any = AnyCache::of::<ConfigMap>();
+        let cache: Cache<ConfigMap> = Cache::of(any.objects.clone());
+        cache.observe(config_map("unchanged", 5));
+        let lists = Arc::new(AtomicUsize::new(0));
+        let begun = lists.clone();
+        // The API server answers the first list, and is gone then.
+        let server = server(&cache, &lists);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (server, is_first) = (server.clone(), begun.load(Ordering::SeqCst) == 0);
+            begun.fetch_add(usize::from(!is_first), Ordering::SeqCst);
+            async move {
+                if !is_first {
+                    std::future::pending::<()>().await;
+                }
+                server.send(request).await
+            }
+        });
+        let gate: Arc<RwLock<()>> = Arc::default();
+        let source = Source {
+            api: any.api(&Client::new(service, "ns")),
+            watches: watcher::Config::default(),
+            cache: any,
+            clock: Clock::system(),
+            required: true,
+            gate: gate.clone(),
+        };
+        let informer = tokio::spawn(async move { source.inform(&watch::channel(false).0).await });
+        while lists.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        let renewal = tokio::time::timeout(Duration::from_secs(60), gate.write()).await;
+        assert!(renewal.is_ok(), "the second list holds the gate");
+        informer.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -262,8 +262,10 @@ impl Manager {
     }
 
     fn decide_by(&mut self, id: TypeId, cache: AnyCache) {
-        let (api, clock) = (cache.api(&self.client), self.clock.clone());
-        let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), cache.clone(), clock.clone())) };
+        let (api, clock, gate) = (cache.api(&self.client), self.clock.clone(), self.gate.clone());
+        let read = move || -> BoxFuture<()> {
+            Box::pin(takeover::catch_up(api.clone(), cache.clone(), clock.clone(), gate.clone()))
+        };
         self.catching_up.insert(id, Box::new(read));
     }
 

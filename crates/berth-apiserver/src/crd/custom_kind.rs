@@ -30,6 +30,8 @@ pub trait Converter: Send + Sync {
 pub(crate) struct CustomKind {
     /// Objects written up to this revision may not have seen the current schema.
     pub(crate) since: u64,
+    /// Revision of the definition from which the row was made.
+    pub(super) revision: u64,
     /// True if the definition is being deleted. No objects can be created then.
     pub(crate) terminating: bool,
     pub(super) converter: Option<Arc<dyn Converter>>,

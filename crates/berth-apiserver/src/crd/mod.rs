@@ -114,6 +114,8 @@ impl Definitions {
         };
         let key = (row.group.clone(), row.plural.clone());
         let terminating = meta::deletion_timestamp(object).is_some();
+        // No schema change is newer than the definition itself.
+        let revision = meta::resource_version(object).parse().unwrap_or_else(|_| self.state.store().revision());
         let kinds = self.state.kinds();
         if let (Some(old), Some(_)) = (kinds.registry.get(&key.0, &key.1), kinds.custom.get(&key))
             && same_schemas(old, &row)
@@ -121,16 +123,15 @@ impl Definitions {
         {
             // Only status or names changed, not schemas or conversion: keep `since` and the
             // converter.
-            let mut custom = kinds.custom[&key].clone();
-            if custom.terminating != terminating {
-                custom = Arc::new(CustomKind {
-                    since: custom.since,
-                    terminating,
-                    converter: custom.converter.clone(),
-                    conversion: custom.conversion.clone(),
-                    rules: custom.rules.clone(),
-                });
-            }
+            let custom = &kinds.custom[&key];
+            let custom = Arc::new(CustomKind {
+                since: custom.since,
+                revision,
+                terminating,
+                converter: custom.converter.clone(),
+                conversion: custom.conversion.clone(),
+                rules: custom.rules.clone(),
+            });
             self.state.change_kinds(|kinds| put(kinds, row, custom));
             return;
         }
@@ -150,15 +151,22 @@ impl Definitions {
             let webhook = WebhookConverter::new(&conversion, self.state.objects.clone());
             (conversion["strategy"] == "Webhook").then(|| Arc::new(webhook) as Arc<dyn Converter>)
         });
-        // No schema change is newer than the definition itself.
-        let since = meta::resource_version(object).parse().unwrap_or_else(|_| self.state.store().revision());
-        self.state.forget_types(&row.group, &row.kind);
-        let custom = Arc::new(CustomKind { since, terminating, converter, conversion, rules });
+        let (group, kind) = (row.group.clone(), row.kind.clone());
+        let custom = Arc::new(CustomKind { since: revision, revision, terminating, converter, conversion, rules });
         self.state.change_kinds(|kinds| put(kinds, row, custom));
+        // Afterwards, so that no request makes the types anew from the row that was replaced.
+        self.state.forget_types(&group, &kind);
     }
 }
 
+/// Adds or replaces the row of a definition. The row stays if it was made from a later write: two
+/// writes of a definition may end in any order, because a large schema takes longer to compile.
 fn put(kinds: &mut Kinds, row: ResourceInfo, custom: Arc<CustomKind>) {
+    let key = (row.group.clone(), row.plural.clone());
+    let own = kinds.registry.get(&key.0, &key.1).is_some_and(|known| known.origin == row.origin);
+    if own && kinds.custom.get(&key).is_some_and(|known| known.revision > custom.revision) {
+        return;
+    }
     kinds.custom.insert((row.group.clone(), row.plural.clone()), custom);
     Arc::make_mut(&mut kinds.registry).insert(row);
 }
@@ -190,4 +198,43 @@ fn uninstall(state: &State, object: &Value) {
             kinds.custom.remove(&(group.clone(), plural.clone()));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(revision: u64, kind: &str) -> Value {
+        let mut object = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "boats.example.com", "resourceVersion": revision.to_string()},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced",
+                "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "description": kind}}}],
+            },
+            "status": {"conditions": [{"type": "NamesAccepted", "status": "True"}, {"type": "Established", "status": "True"}]},
+        });
+        object["status"]["acceptedNames"] = object["spec"]["names"].clone();
+        object
+    }
+
+    #[test]
+    fn a_definition_whose_compilation_ends_late_does_not_replace_its_update() {
+        let clock: crate::clock::Clock = Arc::new(|| jiff::Timestamp::UNIX_EPOCH);
+        let state = Arc::new(State::new(Arc::new(berth_store::MemoryStore::new()), clock, 1));
+        let definitions = Definitions { state: state.clone(), converters: BTreeMap::new() };
+        let served = || match &state.registry().get("example.com", "boats").expect("served").versions[0].schema {
+            SchemaSource::Custom(custom) => custom.text().to_owned(),
+            _ => String::new(),
+        };
+        definitions.install(&definition(7, "new"));
+        definitions.install(&definition(5, "old"));
+        assert!(served().contains("new"), "{}", served());
+        definitions.install(&definition(9, "newest"));
+        assert!(served().contains("newest"), "{}", served());
+    }
 }

@@ -86,8 +86,12 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
 }
 
 /// True if a request may scan more objects than one page of a list: selectors are evaluated on all
-/// objects.
+/// objects. OpenAPI documents are long too: the first request after a change of definitions
+/// generates them.
 fn is_long(info: &RequestInfo, query: &str) -> bool {
+    if info.path.starts_with("/openapi/") {
+        return true;
+    }
     let values = |name: &'static str| query_values(query, name);
     let selects = ["labelSelector", "fieldSelector"].into_iter().any(|name| values(name).any(|text| !text.is_empty()));
     match info.verb.as_str() {
@@ -179,6 +183,9 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/configmaps/m".to_owned(), false),
             (Method::DELETE, "/api/v1/namespaces/a/configmaps".to_owned(), true),
             (Method::POST, "/api/v1/namespaces/a/configmaps".to_owned(), false),
+            (Method::GET, "/openapi/v2".to_owned(), true),
+            (Method::GET, "/openapi/v3/apis/batch/v1".to_owned(), true),
+            (Method::GET, "/apis".to_owned(), false),
         ] {
             assert_eq!(flow(&method, &uri, &UserInfo::new("ann", &[])), ("global-default", is_long), "{uri}");
         }

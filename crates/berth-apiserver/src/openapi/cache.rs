@@ -1,14 +1,15 @@
 //! Cache of generated OpenAPI documents.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// Cache of the documents of one state of the registry.
+/// Cache of the documents of one state of the registry. A document that is being generated delays
+/// only requests of the same document.
 #[derive(Clone, Debug, Default)]
-pub struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
+pub struct Cache(Arc<Mutex<BTreeMap<String, Arc<OnceLock<Document>>>>>);
 
 /// A generated document.
 #[derive(Clone, Debug)]
@@ -20,14 +21,12 @@ pub(super) struct Document {
 impl Cache {
     /// The document under `key`; generated on first use.
     pub(super) fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
-        let mut documents = self.0.lock();
-        if let Some(document) = documents.get(key) {
-            return document.clone();
-        }
-        let content = make();
-        let document = Document { hash: hash(&[&content]), content: Bytes::from(content) };
-        documents.insert(key.to_owned(), document.clone());
-        document
+        let place = self.0.lock().entry(key.to_owned()).or_default().clone();
+        let document = place.get_or_init(|| {
+            let content = make();
+            Document { hash: hash(&[&content]), content: Bytes::from(content) }
+        });
+        document.clone()
     }
 }
 
@@ -39,4 +38,18 @@ pub(super) fn hash(parts: &[&[u8]]) -> String {
         context.update(part);
     }
     context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_can_be_read_while_another_one_is_generated() {
+        let cache = Cache::default();
+        let outer = cache.get("v2", || cache.get("v3", || b"of a group".to_vec()).content.to_vec());
+        assert_eq!(outer.content, "of a group");
+        let cached = cache.get("v3", || unreachable!("it was generated already"));
+        assert_eq!(cached.hash, outer.hash);
+    }
 }

@@ -16,6 +16,7 @@ mod users;
 use berth_runtime::Manager;
 
 pub use publish::slices_of;
+pub(crate) use users::release;
 
 /// Finalizer of claims that have devices.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";

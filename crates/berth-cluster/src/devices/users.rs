@@ -67,14 +67,7 @@ fn next_step(claim: &ResourceClaim, pod: impl Fn(&str, &str) -> Option<Arc<Pod>>
     };
     let left: Vec<_> = users.iter().filter(|user| is_used(user)).cloned().collect();
     if left.len() < users.len() || (left.is_empty() && status.allocation.is_some()) {
-        let mut claim = claim.clone();
-        let status = claim.status.get_or_insert_default();
-        if left.is_empty() {
-            status.allocation = None;
-            status.devices = None;
-        }
-        status.reserved_for = (!left.is_empty()).then_some(left);
-        return Step::Release(Box::new(claim));
+        return Step::Release(Box::new(used_only_by(claim, left)));
     }
     // The scheduler writes the finalizer before the devices: this is no reason to remove it.
     if status.allocation.is_none() && claim.metadata.deletion_timestamp.is_some() && is_protected(claim) {
@@ -84,6 +77,17 @@ fn next_step(claim: &ResourceClaim, pod: impl Fn(&str, &str) -> Option<Arc<Pod>>
     let owner = owner.and_then(|owner| pod(&owner.name, &owner.uid));
     let is_orphan = owner.is_some_and(|pod| is_done(&pod));
     if is_orphan && claim.metadata.deletion_timestamp.is_none() { Step::Delete } else { Step::Nothing }
+}
+
+/// The claim with these users only. Without users, it has no devices either.
+fn used_only_by(claim: &ResourceClaim, users: Vec<ResourceClaimConsumerReference>) -> ResourceClaim {
+    let mut claim = claim.clone();
+    let status = claim.status.get_or_insert_default();
+    if users.is_empty() {
+        (status.allocation, status.devices) = (None, None);
+    }
+    status.reserved_for = (!users.is_empty()).then_some(users);
+    claim
 }
 
 fn is_protected(claim: &ResourceClaim) -> bool {
@@ -113,7 +117,7 @@ impl Reconciler for Users {
         // Each write triggers the next reconcile.
         let written = match next_step(&claim, pod) {
             Step::Nothing => return Ok(Action::Wait),
-            Step::Release(claim) => release(&api, &claim).await,
+            Step::Release(claim) => write_released(&api, &claim).await,
             Step::Unprotect(claim) => {
                 berth_runtime::write::replace(&api, &key.name, &PostParams::default(), claim.as_ref()).await
             }
@@ -136,9 +140,15 @@ impl Reconciler for Users {
     }
 }
 
+/// Releases the devices of a claim, which has no users afterwards. Fails with a conflict if the claim
+/// has changed since `claim` was read.
+pub(crate) async fn release(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
+    write_released(api, &used_only_by(claim, Vec::new())).await
+}
+
 /// Writes the status of a claim. Removes its finalizer if it has no devices any more. If the
 /// process ends in between, the finalizer stays until the claim is deleted.
-async fn release(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
+async fn write_released(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
     let (name, parameters) = (claim.name_any(), PostParams::default());
     let written = berth_runtime::write::replace_status(api, &name, &parameters, claim).await?;
     if written.status.as_ref().is_some_and(|status| status.allocation.is_some()) || !is_protected(&written) {
@@ -192,6 +202,28 @@ mod tests {
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
         let Step::Unprotect(unprotected) = next_step(&deleted, |_, _| None) else { panic!("not unprotected") };
         assert!(unprotected.finalizers().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_released_claim_has_no_users_no_devices_and_no_finalizer() {
+        let bodies: Arc<parking_lot::Mutex<Vec<Value>>> = Arc::default();
+        let seen = bodies.clone();
+        // Responds with the object that is written, as an API server does.
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let seen = seen.clone();
+            async move {
+                let body = http_body_util::BodyExt::collect(request.into_body()).await.expect("a body").to_bytes();
+                seen.lock().push(serde_json::from_slice(&body).expect("JSON"));
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(body.to_vec())))
+            }
+        });
+        let api: Api<ResourceClaim> = Api::namespaced(Client::new(service, "ns"), "ns");
+        let released = release(&api, &claim(allocated(), json!([FINALIZER]))).await.expect("the claim is written");
+        let status = released.status.clone().expect("a status");
+        assert_eq!((status.allocation, status.reserved_for, status.devices), (None, None, None));
+        assert!(released.finalizers().is_empty());
+        let writes = bodies.lock();
+        assert_eq!(writes.len(), 2, "the status, then the finalizer: {writes:?}");
     }
 
     #[test]

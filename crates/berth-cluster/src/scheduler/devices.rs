@@ -87,10 +87,7 @@ impl Scheduler {
     pub(super) async fn release(&self, pod: &PodInfo, key: &ObjectKey) -> bool {
         let Some(claim) = lock(&self.state).device_claim(key) else { return true };
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-        let mut claim = claim.as_ref().clone();
-        let status = claim.status.get_or_insert_default();
-        (status.allocation, status.reserved_for, status.devices) = (None, None, None);
-        match berth_runtime::write::replace_status(&api, &key.name, &PostParams::default(), &claim).await {
+        match crate::devices::release(&api, &claim).await {
             Ok(written) => self.device_claims.observe(written),
             // The watch shows the newer state, and the pod is tried again.
             Err(error) if is_not_found(&error) || is_conflict(&error) => {}

@@ -293,7 +293,8 @@ impl Config {
     /// The settings that decisions depend on.
     pub fn engine(&self) -> EngineConfig {
         let gates = engine_gates(&self.feature_gates);
-        let mut engine = EngineConfig { flush_delay: FLUSH_DELAY, gates, ..EngineConfig::default() };
+        let mut engine =
+            EngineConfig { flush_delay: FLUSH_DELAY, report_represented: true, gates, ..EngineConfig::default() };
         engine.fair_sharing = self.fair_sharing.as_ref().map(|fair| EngineFairSharing {
             preemption_strategies: fair
                 .preemption_strategies

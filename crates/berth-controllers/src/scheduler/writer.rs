@@ -72,7 +72,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay after which a report is written although decisions are written.
 const REPORT_DELAY_MAX: Duration = Duration::from_secs(10);
 /// The same for a workload that was not evaluated, because an equivalent one waits. Its report has
-/// no more than the reason of that workload, and Kueue writes none.
+/// no more than the reason of that workload, and Kueue often writes none.
 const REPRESENTED_DELAY_MAX: Duration = Duration::from_secs(60);
 /// The same with a limited client, for both.
 const REPORT_DELAY_LIMITED_MAX: Duration = Duration::from_secs(60);

@@ -587,7 +587,16 @@ async fn a_workload_with_a_closed_preemption_gate_preempts_none_and_blocks_none(
 #[tokio::test(start_paused = true)]
 async fn with_explicit_statuses_a_new_workload_reports_what_its_class_waits_for() {
     let feature_gates = Gates::default().with(Gate::UnadmittedWorkloadsExplicitStatus, true);
-    let cluster = Cluster::start(Config { feature_gates, ..Config::default() }).await;
+    reports_what_its_class_waits_for(Config { feature_gates, ..Config::default() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_workload_reports_what_its_class_waits_for() {
+    reports_what_its_class_waits_for(Config::default()).await;
+}
+
+async fn reports_what_its_class_waits_for(config: Config) {
+    let cluster = Cluster::start(config).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "1", json!({}))).await;
     cluster.create(local_queue("lq", "cq")).await;

@@ -279,6 +279,23 @@ fn conclude(
     put_back(world, pending_queues, &mut entry, cause, victims, outcome, now)
 }
 
+/// Why a workload waits that is not evaluated, because its cluster queue does not select its
+/// namespace and its class is inadmissible (§4.8).
+pub(crate) fn unselected(world: &World, queue: QueueId, workload: WorkloadId) -> Decision {
+    let record = world.record(workload);
+    let wait = Wait {
+        cause: nominate::unselected(world, workload),
+        second_pass_failed: false,
+        requests: record.shape.totals(world).clone(),
+        considered: Considered::default(),
+    };
+    Decision {
+        workload: record.key().clone(),
+        cluster_queue: world.queue(queue).name.clone(),
+        verdict: Verdict::Wait(wait),
+    }
+}
+
 /// Puts a workload that was not admitted back into its queue and records why it waits (§5.10).
 /// True if the next cycle may decide something that this one could not.
 pub(crate) fn put_back(

@@ -56,13 +56,19 @@ fn refusal(world: &mut World, entry: &Entry) -> Option<WaitCause> {
         return Some(WaitCause::QueueInactive { queue: queue.name.clone() });
     }
     if !selected {
-        let namespace = &facts.key.namespace;
-        if !world.namespaces.contains_key(namespace) {
-            return Some(WaitCause::NamespaceNotFound { namespace: namespace.clone() });
-        }
-        return Some(WaitCause::NamespaceMismatch);
+        return Some(unselected(world, entry.workload));
     }
     facts.inadmissible.clone().map(|problem| WaitCause::Invalid { problem })
+}
+
+/// Why a workload waits whose namespace its cluster queue does not select.
+pub(crate) fn unselected(world: &World, workload: WorkloadId) -> WaitCause {
+    let namespace = &world.record(workload).key().namespace;
+    if world.namespaces.contains_key(namespace) {
+        WaitCause::NamespaceMismatch
+    } else {
+        WaitCause::NamespaceNotFound { namespace: namespace.clone() }
+    }
 }
 
 fn drop_outdated_scan(world: &mut World, entry: &Entry) {

@@ -21,6 +21,7 @@ use crate::status::{
 use crate::waiting::PendingQueues;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
+use crate::world::record::Place;
 
 /// Number of heads per part of a cycle ([`Engine::cycle_part`]). A part of this size takes well
 /// under a millisecond, unless some head searches for victims among many candidates.
@@ -184,16 +185,27 @@ impl Engine {
                 self.push_penalty(id);
             }
         }
-        for key in std::mem::take(&mut self.pending_queues.to_report) {
-            let reason = self
-                .world
-                .workloads
-                .id(&key)
-                .and_then(|id| self.pending_queues.take_unreported_reason(&self.world, id));
-            outcome.bypassed.extend(reason.map(|reason| (key, reason)));
-        }
+        self.report_represented(&mut outcome);
         outcome.next_wakeup = self.next_wakeup();
         outcome
+    }
+
+    /// Adds why workloads wait that joined an inadmissible class since the last cycle. They are not
+    /// evaluated.
+    fn report_represented(&mut self, outcome: &mut CycleOutcome) {
+        for key in std::mem::take(&mut self.pending_queues.to_report) {
+            let Some(id) = self.world.workloads.id(&key) else { continue };
+            let record = self.world.record(id);
+            if let Place::Inadmissible(queue) = record.place {
+                // The namespace may have been selected, or the workload evaluated, in the meantime.
+                if self.world.config.report_represented && !self.world.is_selected(queue, self.world.record(id).local) {
+                    outcome.decisions.push(cycle::unselected(&self.world, queue, id));
+                }
+                continue;
+            }
+            let reason = self.pending_queues.take_unreported_reason(&self.world, id);
+            outcome.bypassed.extend(reason.map(|reason| (key, reason)));
+        }
     }
 
     /// Time at which [`Engine::cycle`] should be called even if no event comes. `None` if only an

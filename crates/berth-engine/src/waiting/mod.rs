@@ -33,8 +33,8 @@ pub(crate) struct PendingQueues {
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
     /// Workloads that joined an inadmissible class and whose condition still shows why they were
-    /// evicted, or that are new (gate UnadmittedWorkloadsExplicitStatus). The reason why they wait
-    /// now was not reported yet.
+    /// evicted, or that are new ([`report_represented`](crate::EngineConfig::report_represented)).
+    /// The reason why they wait now was not reported yet.
     pub to_report: Vec<WorkloadKey>,
 }
 
@@ -93,11 +93,15 @@ impl PendingQueues {
         let selected = world.is_selected(queue, world.record(id).local);
         if !backoff_over || (class_is_inadmissible && !selected) {
             self.mark_inadmissible(world, queue, id);
+            if backoff_over && world.config.report_represented {
+                self.to_report.push(world.record(id).key().clone());
+            }
         } else {
             self.put_in_line(world, queue, id, false);
+            let config = &world.config;
+            let reports_new = config.report_represented || config.gates.unadmitted_workloads_explicit_status;
             let record = world.record(id);
-            let is_reported = record.facts.evicted.is_some() || world.config.gates.unadmitted_workloads_explicit_status;
-            if class_is_inadmissible && is_reported {
+            if class_is_inadmissible && (record.facts.evicted.is_some() || reports_new) {
                 self.to_report.push(record.key().clone());
             }
         }

@@ -1,9 +1,11 @@
 //! Waiting workloads: their places and the order in which they are popped.
 
-use berth_engine::Event;
-use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, Workload, WorkloadKey};
+use berth_engine::model::{
+    Eviction, LocalQueue, PreemptionPolicy, QueueingStrategy, StopPolicy, Time, Workload, WorkloadKey,
+};
+use berth_engine::{CycleOutcome, EngineConfig, Event, Name};
 
-use crate::cluster::{Cluster, job, queue};
+use crate::cluster::{Cluster, Job, job, plan_lines, queue};
 
 fn one_queue(strategy: QueueingStrategy) -> Cluster {
     let mut cluster = Cluster::new();
@@ -375,4 +377,41 @@ fn an_evicted_workload_that_joins_an_inadmissible_class_shows_its_reason() {
     };
     assert_eq!(reasons(&mut cluster), ["evicted: WaitingForQuota"]);
     assert_eq!(reasons(&mut cluster), [""; 0], "once");
+}
+
+/// Decides after a job was submitted whose class is inadmissible.
+fn after_an_equivalent_one_failed(change: impl FnOnce(&mut EngineConfig), late: Job) -> CycleOutcome {
+    let mut cluster = Cluster::with(change);
+    cluster.flavor("default").queue(queue("a").flavor("default", 4));
+    let elsewhere = LocalQueue {
+        namespace: Name::from("elsewhere"),
+        name: Name::from("a"),
+        cluster_queue: Name::from("a"),
+        stop_policy: StopPolicy::None,
+        fair_weight_milli: 1000,
+    };
+    cluster.apply(Event::LocalQueueUpserted(elsewhere));
+    cluster.submit(job("running", "a", 4)).submit(job("failed", "a", 3).created(1)).settle();
+    cluster.submit(late).decide()
+}
+
+#[test]
+fn a_workload_that_arrives_after_an_equivalent_one_failed_reports_its_reason_where_that_is_configured() {
+    let late = || job("late", "a", 3).created(2);
+    let reports = |outcome: CycleOutcome| -> Vec<String> {
+        assert!(outcome.decisions.is_empty(), "{outcome:?}");
+        outcome.bypassed.into_iter().map(|(key, reason)| format!("{}: {}", key.name, reason.as_str())).collect()
+    };
+    assert_eq!(reports(after_an_equivalent_one_failed(|_| {}, late())), [""; 0], "as in Kueue");
+    let config = |config: &mut EngineConfig| config.report_represented = true;
+    assert_eq!(reports(after_an_equivalent_one_failed(config, late())), ["late: WaitingForQuota"]);
+}
+
+#[test]
+fn a_workload_whose_namespace_is_not_selected_reports_that_and_not_the_reason_of_its_class() {
+    let late = job("late", "a", 3).created(2).with(|workload| workload.key.namespace = Name::from("elsewhere"));
+    let outcome = after_an_equivalent_one_failed(|config| config.report_represented = true, late);
+    let lines = plan_lines(&outcome);
+    assert!(lines.len() == 1 && lines[0].starts_with("late waits: Misconfigured: "), "{lines:?}");
+    assert!(outcome.bypassed.is_empty());
 }
