@@ -181,7 +181,7 @@ async fn measure(client: &Client, pages: &Dashboard, workloads: usize, reader: &
 
 /// The time from a change to the update of an open page.
 async fn stream(client: &Client, pages: &Dashboard, workloads: usize, address: &str) {
-    let updates = live::updates(pages.clone(), address).expect("a page");
+    let updates = live::updates(pages.clone(), address, None).expect("a page");
     let mut updates = std::pin::pin!(updates);
     let begin = Instant::now();
     let bytes = updates.next().await.expect("an update").expect("a text").len();

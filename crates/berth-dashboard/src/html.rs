@@ -68,6 +68,16 @@ impl Html {
         self.element("a", &[("href", to)], |html| html.text(text));
     }
 
+    /// Adds HTML that was made apart.
+    pub fn append(&mut self, made: &Html) {
+        self.0.push_str(&made.0);
+    }
+
+    /// The HTML text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The HTML text.
     pub fn into_string(self) -> String {
         self.0

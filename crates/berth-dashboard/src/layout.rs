@@ -1,5 +1,7 @@
 //! Common parts of all pages: frame, notices, tables, bars.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use berth_apimachinery::quantity::Quantity;
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -75,11 +77,13 @@ pub fn page(code: StatusCode, frame: &Frame<'_>, content: impl FnOnce(&mut Html)
     html.line("title", "", format_args!("{} · Berth", frame.title));
     html.markup("<link rel=\"stylesheet\" href=\"/style.css\">");
     html.markup("<script src=\"/script.js\" defer></script></head>");
-    html.element("body", &[("data-live", &is_live)], |html| {
+    let mut inner = Html::default();
+    content(&mut inner);
+    html.element("body", &[("data-live", &is_live), ("data-shown", &print(inner.as_str()))], |html| {
         html.markup("<a class=\"skip\" href=\"#content\">Skip to content</a>");
         header(html, frame);
         html.markup(CONTENT.0);
-        content(html);
+        html.append(&inner);
         html.markup(CONTENT.1);
         keys(html);
     });
@@ -155,6 +159,14 @@ pub fn content(page: &str) -> &str {
     let start = page.find(CONTENT.0).map_or(0, |at| at + CONTENT.0.len());
     let end = page.rfind(CONTENT.1).unwrap_or(page.len());
     page.get(start..end).unwrap_or_default()
+}
+
+/// A fingerprint of the content of a page: the stream of its updates sends no content that the reader
+/// has already.
+pub fn print(content: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// A response with the headers of all pages.

@@ -7,7 +7,6 @@
 //! reviews of access later.
 
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +33,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Time before a watch that failed begins again.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// A comment, which shows both sides that the connection is alive.
+const ALIVE: &str = ":\n\n";
+
 /// Objects whose changes may change a page.
 struct Source {
     resource: ApiResource,
@@ -48,21 +50,27 @@ struct Open {
     changed: Arc<Notify>,
     /// Watches of the page's objects; they end with the page.
     watches: JoinSet<()>,
-    /// What the reader has: a hash of the content.
-    shown: Option<u64>,
+    /// What the reader has: the fingerprint of the content.
+    shown: Option<String>,
     rendered: Option<(Instant, Duration)>,
     ended: bool,
 }
 
-/// The events of a page at this address; `None` if there is no such page.
-pub fn updates(dashboard: Dashboard, address: &str) -> Option<impl Stream<Item = Result<String, Infallible>> + use<>> {
+/// The events of a page at this address; `None` if there is no such page. `shown` is the fingerprint
+/// of the content that the reader has: `data-shown` of the page, or the identifier of the last event. The
+/// first event is a comment then, and content follows when it differs.
+pub fn updates(
+    dashboard: Dashboard,
+    address: &str,
+    shown: Option<String>,
+) -> Option<impl Stream<Item = Result<String, Infallible>> + use<>> {
     let uri: Uri = address.parse().ok()?;
     let asked = Asked::read(&uri)?;
     if matches!(asked.page, Page::Style | Page::Script | Page::Find { .. } | Page::WhatIf) {
         return None;
     }
     let (changed, watches) = (Arc::new(Notify::new()), JoinSet::new());
-    let open = Open { dashboard, asked, changed, watches, shown: None, rendered: None, ended: false };
+    let open = Open { dashboard, asked, changed, watches, shown, rendered: None, ended: false };
     Some(futures::stream::unfold(open, |mut open| async move {
         let event = open.next().await?;
         Some((Ok(event), open))
@@ -91,6 +99,13 @@ impl Open {
             let _ = tokio::time::timeout_at(at + TICK, self.changed.notified()).await;
         } else {
             self.watch();
+            if self.shown.is_some() {
+                // What changed between the view and the begin of the watches is rendered after a pause:
+                // the reader has content, and may be on the way to another page.
+                self.changed.notify_one();
+                self.rendered = Some((Instant::now(), Duration::ZERO));
+                return Some(ALIVE.to_owned());
+            }
         }
         let begin = Instant::now();
         let response = self.dashboard.show(&self.asked).await;
@@ -100,14 +115,13 @@ impl Open {
             self.ended = true;
             return Some(event("end", content));
         }
-        let mut hasher = DefaultHasher::new();
-        content.hash(&mut hasher);
-        let hash = hasher.finish();
-        if self.shown.replace(hash) == Some(hash) {
-            // A comment shows both sides that the connection is alive.
-            return Some(":\n\n".to_owned());
+        let print = layout::print(content);
+        if self.shown.as_ref() == Some(&print) {
+            return Some(ALIVE.to_owned());
         }
-        Some(event("page", content))
+        let event = format!("id: {print}\n{}", event("page", content));
+        self.shown = Some(print);
+        Some(event)
     }
 
     fn watch(&mut self) {

@@ -47,10 +47,13 @@
     source = null;
     // A hidden page needs no updates: browsers allow few connections to one server.
     if (document.body.dataset.live !== "true" || document.hidden) return state("");
-    source = new EventSource("/live?page=" + encodeURIComponent(location.pathname + location.search));
+    const shown = document.body.dataset.shown;
+    source = new EventSource("/live?page=" + encodeURIComponent(location.pathname + location.search)
+      + (shown ? "&shown=" + shown : ""));
     source.addEventListener("open", () => state("live"));
     source.addEventListener("page", (event) => {
       state("live");
+      document.body.dataset.shown = event.lastEventId;
       const restore = keep();
       main().replaceChildren(...parsed(event.data).body.childNodes);
       restore();
@@ -84,6 +87,7 @@
     if (how === "replace") history.replaceState(null, "", at.pathname + at.search);
     document.title = page.title;
     document.body.dataset.live = page.body.dataset.live;
+    document.body.dataset.shown = page.body.dataset.shown;
     document.querySelector("header").replaceWith(page.querySelector("header"));
     main().replaceWith(next);
     selected = -1;

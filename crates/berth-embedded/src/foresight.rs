@@ -35,9 +35,10 @@ use crate::objects;
 const FRESH: Duration = Duration::from_secs(5);
 /// Computations take at most one part in this many of the time.
 const SHARE: u32 = 10;
-/// Age up to which a reader gets forecasts while newer ones are computed.
+/// Least age up to which a reader gets forecasts while newer ones are computed.
 const USABLE: Duration = Duration::from_secs(120);
-/// How long a reader waits for the first forecasts, if it does not want to wait.
+/// How long the computation of the first forecasts may take for readers that do not want to wait. Readers
+/// that come later during a longer one get the answer that they are pending at once.
 const MOMENT: Duration = Duration::from_millis(50);
 /// Number of runs per forecast, as for `berth forecast`, of up to [`JOBS_USUAL`] jobs.
 const DRAWS: usize = 20;
@@ -51,6 +52,8 @@ const MANIFESTS_MAX: usize = 100;
 pub(crate) struct Foresight {
     cached: Arc<parking_lot::Mutex<Option<Cached>>>,
     turn: Arc<Mutex<()>>,
+    /// The begin of the computation that runs.
+    running: Arc<parking_lot::Mutex<Option<Instant>>>,
 }
 
 #[derive(Clone)]
@@ -65,6 +68,17 @@ impl Cached {
     fn is_fresh(&self) -> bool {
         self.at.elapsed() < self.fresh
     }
+
+    /// True if readers get it while a newer one is computed.
+    fn is_usable(&self) -> bool {
+        self.at.elapsed() < usable(self.fresh)
+    }
+}
+
+/// The age up to which readers get forecasts while newer ones are computed: what takes long to compute is
+/// usable for longer than it is fresh, so that the forecasts of a large cluster do not disappear meanwhile.
+fn usable(fresh: Duration) -> Duration {
+    USABLE.max(fresh * 2)
 }
 
 /// The state of the cluster, and the forecasts of all waiting jobs.
@@ -142,7 +156,7 @@ impl Foresight {
         }
         let present = match wanted.wait {
             true => self.usable(installed).await?,
-            false => match tokio::time::timeout(MOMENT, self.usable(installed)).await {
+            false => match tokio::time::timeout_at(self.moment(), self.usable(installed)).await {
                 Ok(present) => present?,
                 Err(_) => return Ok(with(object, json!({"pending": true}))),
             },
@@ -260,10 +274,16 @@ impl Foresight {
         document["withheld"] = left_out(withheld, &readable);
     }
 
+    /// The time until which a reader waits that does not want to wait.
+    fn moment(&self) -> Instant {
+        let begin = *self.running.lock();
+        begin.unwrap_or_else(Instant::now) + MOMENT
+    }
+
     /// The last computed state, while a newer one is computed.
     async fn usable(&self, installed: &Arc<Installed>) -> Result<Arc<Present>, Status> {
         let cached = self.cached.lock().clone();
-        match cached.filter(|cached| cached.at.elapsed() < USABLE) {
+        match cached.filter(Cached::is_usable) {
             Some(cached) if cached.is_fresh() => Ok(cached.present),
             Some(cached) => {
                 if self.turn.try_lock().is_ok() {
@@ -291,7 +311,10 @@ impl Foresight {
                 return Ok(cached.present);
             }
             let begin = Instant::now();
-            let present = Arc::new(Present::of(&installed).await?);
+            *foresight.running.lock() = Some(begin);
+            let present = Present::of(&installed).await;
+            *foresight.running.lock() = None;
+            let present = Arc::new(present?);
             let fresh = FRESH.max(begin.elapsed() * SHARE);
             *foresight.cached.lock() = Some(Cached { at: begin, fresh, present: present.clone() });
             Ok(present)
@@ -502,6 +525,24 @@ mod tests {
         assert_eq!(Wanted::parse("").map(|it| (it.summary, it.wait)).ok(), Some((false, true)));
         let error = Wanted::parse("summary=yes").expect_err("it is neither").message;
         assert_eq!(error, "summary: invalid value \"yes\", expected true or false");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_that_do_not_want_to_wait_wait_for_one_moment_of_a_computation() {
+        let foresight = Foresight::default();
+        assert_eq!(foresight.moment(), Instant::now() + MOMENT, "none runs");
+        *foresight.running.lock() = Some(Instant::now());
+        tokio::time::advance(MOMENT / 2).await;
+        assert_eq!(foresight.moment(), Instant::now() + MOMENT / 2);
+        tokio::time::advance(MOMENT).await;
+        assert!(foresight.moment() < Instant::now(), "a reader of a long computation does not wait again");
+    }
+
+    #[test]
+    fn forecasts_that_take_long_stay_usable_while_newer_ones_are_computed() {
+        assert_eq!(usable(FRESH), USABLE);
+        let took = Duration::from_secs(40);
+        assert!(usable(took * SHARE) >= took * SHARE + took, "the next ones need as long");
     }
 
     #[test]

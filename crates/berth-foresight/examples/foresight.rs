@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
         Cli::Replay(options) => {
             replay::run(&options, &|_, _| anyhow::bail!("this example has no cluster: use berth replay --whole"))?
         }
-        Cli::Forecast(options) => forecast::run(&options)?,
+        Cli::Forecast(options) => forecast::run(&options, false)?,
     };
     print!("{report}");
     Ok(())

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use berth_controllers::explain::ask;
 use berth_embedded::objects;
-use berth_foresight::command::{forecast, source::SourceOptions, what_if};
+use berth_foresight::command::{forecast, forecasts, source::SourceOptions, what_if};
+use berth_foresight::live::forecast::JobForecast;
 use berth_foresight::memory::Memory;
 use berth_foresight::snapshot::Snapshot;
 use clap::Args;
@@ -17,6 +18,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::component::connect::{self, ConnectOptions};
+use crate::job_name::JobName;
+use crate::listing::{Column, Format, Listing};
 use crate::process;
 use crate::team::in_words;
 
@@ -36,6 +39,20 @@ pub struct SnapshotOptions {
 /// Options of `berth forecast`.
 #[derive(Args)]
 pub struct ForecastOptions {
+    /// The waiting job or its Workload: NAME, or NAMESPACE/NAME. Default: all waiting jobs.
+    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "backtest")]
+    job: Option<JobName>,
+    /// Only jobs of this namespace. Default: all namespaces; for NAME, the context's, and `default` in a
+    /// snapshot.
+    #[arg(short, long, conflicts_with = "backtest")]
+    namespace: Option<String>,
+    /// Jobs of all namespaces, as without -n.
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "job", "backtest"])]
+    all_namespaces: bool,
+    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE; of a backtest, table or
+    /// json.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
     #[command(flatten)]
     forecast: forecast::Options,
     #[command(flatten)]
@@ -45,6 +62,10 @@ pub struct ForecastOptions {
 /// Options of `berth what-if`.
 #[derive(Args)]
 pub struct WhatIfOptions {
+    /// Namespace of manifests, and of jobs of --priority, that name none. Default: the context's, and
+    /// `default` in a snapshot.
+    #[arg(short, long)]
+    namespace: Option<String>,
     #[command(flatten)]
     what_if: what_if::Options,
     #[command(flatten)]
@@ -54,7 +75,7 @@ pub struct WhatIfOptions {
 /// Writes a snapshot.
 pub fn snapshot(options: &SnapshotOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
-        let mut snapshot = of_cluster(&options.connect).await?;
+        let mut snapshot = of_client(&connect::asking(options.connect.config().await?)?).await?;
         if options.anonymous {
             snapshot = snapshot.anonymous();
         }
@@ -69,21 +90,59 @@ pub fn snapshot(options: &SnapshotOptions) -> anyhow::Result<ExitCode> {
 /// Prints forecasts.
 pub fn forecast(options: &ForecastOptions) -> anyhow::Result<ExitCode> {
     if options.forecast.backtest.is_some() {
-        process::print(&forecast::run(&options.forecast)?)?;
+        let as_json = match options.output {
+            Format::Table => false,
+            Format::Json => true,
+            _ => bail!("--output: the report of a backtest is table or json"),
+        };
+        process::print(&forecast::run(&options.forecast, as_json)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     process::run(async {
-        let snapshot = state(&options.forecast.source, &options.connect).await?;
-        process::print(&forecast::live(&options.forecast, &snapshot, &objects::template)?)?;
+        let (snapshot, of_context) = state(&options.forecast.source, &options.connect).await?;
+        let job = options.job.as_ref().map(|job| {
+            let namespace = job.namespace_or(options.namespace.as_deref(), &of_context);
+            format!("{namespace}/{}", job.name)
+        });
+        let mut found = forecast::live(&options.forecast, &snapshot, &objects::template, job.as_deref())?;
+        if let (Some(namespace), None) = (&options.namespace, &job) {
+            found.forecasts.retain(|it| *it.key.namespace == **namespace);
+        }
+        if found.forecasts.is_empty() && matches!(options.output, Format::Table | Format::Wide) {
+            let place = options.namespace.as_ref().map(|it| format!(" in namespace {it}")).unwrap_or_default();
+            say!("No job waits{place} at {}.", snapshot.at);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let value = || forecasts::json(snapshot.at, &found.forecasts);
+        process::print(&listing(&found).render_with(&options.output, &value)?)?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The list of forecasts.
+fn listing(found: &forecast::Live) -> Listing {
+    let usual = forecasts::COLUMNS.map(Column::Usual);
+    let wide = ["START", "START BY", "WORKLOAD"].map(Column::Wide);
+    let row = |it: &JobForecast| {
+        let starts = forecasts::starts(it).map(|at| at.unwrap_or_else(|| "unknown".to_owned()));
+        let cells = forecasts::cells(&found.state, it).into_iter().chain(starts);
+        cells.chain([it.key.name.to_string()]).collect()
+    };
+    let names = found.forecasts.iter().map(|it| format!("workload.kueue.x-k8s.io/{}", it.key.name));
+    Listing {
+        columns: usual.into_iter().chain(wide).collect(),
+        rows: found.forecasts.iter().map(row).collect(),
+        names: names.collect(),
+        items: Vec::new(),
+    }
 }
 
 /// Prints a comparison.
 pub fn what_if(options: &WhatIfOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
-        let snapshot = state(&options.what_if.source, &options.connect).await?;
-        process::print(&what_if::run(&options.what_if, &snapshot, &objects::template)?)?;
+        let (snapshot, of_context) = state(&options.what_if.source, &options.connect).await?;
+        let namespace = options.namespace.as_deref().unwrap_or(&of_context);
+        process::print(&what_if::run(&options.what_if, &snapshot, &objects::template, namespace)?)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -99,21 +158,22 @@ pub async fn starts(client: &Client) -> anyhow::Result<BTreeMap<(String, String)
     forecast::starts(&of_client(client).await?, &objects::template)
 }
 
-/// The snapshot that the options name, or the state of the cluster.
-async fn state(source: &SourceOptions, connect: &ConnectOptions) -> anyhow::Result<Snapshot> {
+/// The snapshot that the options name, or the state of the cluster; and the namespace of objects that
+/// name none.
+async fn state(source: &SourceOptions, connect: &ConnectOptions) -> anyhow::Result<(Snapshot, String)> {
     match source.read()? {
         Some(snapshot) => {
             if snapshot.memory.is_none() {
                 missing_memory("the snapshot has none");
             }
-            Ok(snapshot)
+            Ok((snapshot, "default".to_owned()))
         }
-        None => of_cluster(connect).await,
+        None => {
+            let config = connect.config().await?;
+            let namespace = config.default_namespace.clone();
+            Ok((of_client(&connect::asking(config)?).await?, namespace))
+        }
     }
-}
-
-async fn of_cluster(connect: &ConnectOptions) -> anyhow::Result<Snapshot> {
-    of_client(&connect::asking(connect.config().await?)?).await
 }
 
 async fn of_client(client: &Client) -> anyhow::Result<Snapshot> {

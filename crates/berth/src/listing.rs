@@ -131,7 +131,11 @@ impl Listing {
         self.render_with(format, &|| self.items.first().cloned().unwrap_or_default())
     }
 
-    fn render_with(&self, format: &Format, value: &dyn Fn() -> Value) -> anyhow::Result<String> {
+    /// The list as text; JSON, YAML and JSONPath are those of another object.
+    ///
+    /// # Errors
+    /// The list cannot be written in this format.
+    pub fn render_with(&self, format: &Format, value: &dyn Fn() -> Value) -> anyhow::Result<String> {
         match format {
             Format::Table => Ok(self.table(false).render()),
             Format::Wide => Ok(self.table(true).render()),

@@ -125,7 +125,7 @@ async fn no_page_and_no_stream_shows_a_reader_what_it_may_not_read() {
             let named = OF_OTHERS.iter().find(|text| page.contains(*text) && !asked.contains(text));
             assert_eq!(named, None, "{path} of {name}: {page}");
             // The stream of the page ends at once, without content.
-            let Some(updates) = live::updates(pages.clone(), &path) else { continue };
+            let Some(updates) = live::updates(pages.clone(), &path, None) else { continue };
             let updates: Vec<_> = Box::pin(updates).take(2).collect().await;
             if expected == 403 {
                 let [Ok(last)] = updates.as_slice() else { panic!("{path} of {name}: {updates:?}") };
@@ -173,15 +173,18 @@ async fn a_question_is_answered_with_the_rights_of_the_reader_and_creates_nothin
 async fn updates_follow_changes_and_end_soon_after_a_lost_right() {
     let (embedded, clock, hers, _) = with_ann().await;
     let admin = embedded.admin_client();
-    assert!(live::updates(hers.clone(), "/script.js").is_none() && live::updates(hers.clone(), "none").is_none());
-    let refused = live::updates(hers.clone(), "/jobs").expect("a page");
+    assert!(
+        live::updates(hers.clone(), "/script.js", None).is_none()
+            && live::updates(hers.clone(), "none", None).is_none()
+    );
+    let refused = live::updates(hers.clone(), "/jobs", None).expect("a page");
     let first = Box::pin(refused).next().await.expect("an event").expect("no failure");
     assert!(first.starts_with("event: end\n") && !first.contains("team/wanted"), "{first}");
 
-    let mut updates = Box::pin(live::updates(hers, "/jobs?ns=team").expect("a page"));
+    let mut updates = Box::pin(live::updates(hers, "/jobs?ns=team", None).expect("a page"));
     let mut next = async || updates.next().await.map(|event| event.expect("no failure"));
     let first = next().await.expect("an event");
-    assert!(first.starts_with("event: page\n") && first.contains("team/wanted"), "{first}");
+    assert!(first.contains("\nevent: page\n") && first.contains("team/wanted"), "{first}");
     submit(&admin, "further").await;
     let begin = clock.now();
     loop {
@@ -204,5 +207,37 @@ async fn updates_follow_changes_and_end_soon_after_a_lost_right() {
     let seconds = clock.now().duration_since(begin).as_secs();
     assert!(seconds <= 30, "the stream went on for {seconds} s");
     assert_eq!(next().await, None);
+    embedded.stop().await;
+}
+
+/// The fingerprint of the content of a page.
+fn print_of(page: &str) -> String {
+    let after = page.split_once("data-shown=\"").expect("a fingerprint").1;
+    after.split_once('"').expect("its end").0.to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_the_reader_has_is_not_sent_again() {
+    let (embedded, _, hers, _) = with_ann().await;
+    // A page without ages: its content changes only with the queue.
+    let address = "/jobs?ns=team&columns=job";
+    let (_, page) = code(&hers, address).await;
+    let shown = print_of(&page);
+    let mut updates = Box::pin(live::updates(hers.clone(), address, Some(shown.clone())).expect("a page"));
+    let mut next = async || updates.next().await.expect("an event").expect("no failure");
+    assert_eq!((next().await, next().await), (":\n\n".to_owned(), ":\n\n".to_owned()));
+    submit(&embedded.admin_client(), "further").await;
+    let mut event = next().await;
+    while event == ":\n\n" {
+        event = next().await;
+    }
+    assert!(event.starts_with("id: ") && event.contains("team/further"), "{event}");
+    // With the identifier of this event, a connection begins without content; with an older one, with it.
+    let id = event[4..].split_once('\n').expect("its end").0.to_owned();
+    for (shown, has_content) in [(id, false), (shown, true)] {
+        let updates = live::updates(hers.clone(), address, Some(shown)).expect("a page");
+        let first: Vec<_> = Box::pin(updates).take(2).map(|it| it.expect("no failure")).collect().await;
+        assert_eq!((first[0].as_str(), first[1].contains("team/further")), (":\n\n", has_content), "{first:?}");
+    }
     embedded.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The command `berth forecast --backtest`.
+//! The command `berth forecast`: forecasts of a live state, and backtests within a trace.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,9 +12,10 @@ use serde_json::json;
 
 use super::progress::{self, Counted};
 use super::source::SourceOptions;
-use super::{Common, Output, forecasts};
+use super::{Common, forecasts};
 use crate::forecast::backtest::{Backtest, Errors, backtest};
-use crate::live::forecast::{self, Plan};
+use crate::live::State;
+use crate::live::forecast::{self, JobForecast, Plan};
 use crate::objects::Template;
 use crate::policy::{Policy, Prices};
 use crate::replay::Replay;
@@ -25,10 +26,6 @@ use crate::trace::Trace;
 /// Options of `berth forecast`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The waiting job or its Workload: NAME of the default namespace, or NAMESPACE/NAME. Default:
-    /// all waiting jobs.
-    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "backtest")]
-    job: Option<String>,
     /// Where the state comes from.
     #[command(flatten)]
     pub source: SourceOptions,
@@ -44,15 +41,25 @@ pub struct Options {
     /// Number of runs per forecast, each with other run times.
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u16).range(1..))]
     draws: u16,
-    /// Format of the report.
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
 }
 
-/// Forecasts for the waiting jobs of a snapshot, as the report to print.
-pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<String> {
+/// Forecasts of a live state.
+#[derive(Debug)]
+pub struct Live {
+    /// The state.
+    pub state: State,
+    /// The forecasts of its waiting jobs.
+    pub forecasts: Vec<JobForecast>,
+}
+
+/// Forecasts for the waiting jobs of a snapshot, or for one of them: NAMESPACE/NAME of the job or its
+/// Workload.
+///
+/// # Errors
+/// The state cannot be read, or the job is not in it, or does not wait.
+pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>, job: Option<&str>) -> anyhow::Result<Live> {
     let known = options.source.prepare(snapshot, template)?;
-    let only = options.job.as_deref().map(|job| known.find(job)).transpose()?;
+    let only = job.map(|job| known.find(job)).transpose()?;
     let plan = Plan { draws: usize::from(options.draws), only };
     let jobs = known.state.jobs.len();
     let text = |passed: Duration| format!("the future of {jobs} jobs, {} runs, {} s", plan.draws, passed.as_secs());
@@ -60,10 +67,7 @@ pub fn live(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> a
     if let (Some(number), true) = (only, forecasts.is_empty()) {
         bail!("{} does not wait: it holds quota", known.state.jobs[number].title());
     }
-    Ok(match options.output {
-        Output::Table => forecasts::table(snapshot, &known.state, &forecasts),
-        Output::Json => format!("{:#}\n", forecasts::json(snapshot.at, &forecasts)),
-    })
+    Ok(Live { state: known.state, forecasts })
 }
 
 /// The forecast of one job in a sentence, for an explanation; `None` if the job does not wait.
@@ -92,15 +96,18 @@ pub fn starts(snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<BTr
     Ok(forecasts.iter().map(start).collect())
 }
 
-/// Backtests forecasts and returns the report to print.
-pub fn run(options: &Options) -> anyhow::Result<String> {
+/// Backtests forecasts and returns the report to print: text, or one JSON object.
+///
+/// # Errors
+/// No trace is given, or a file cannot be used.
+pub fn run(options: &Options, as_json: bool) -> anyhow::Result<String> {
     let Some(path) = &options.backtest else { bail!("--backtest TRACE is required without a cluster or a snapshot") };
     let trace = options.common.trace(path)?;
     let policies = options.common.policies(&trace, &Prices::default())?;
     let results = policies.iter().map(|policy| backtested(options, &trace, policy)).collect::<Result<Vec<_>, _>>()?;
-    Ok(match options.output {
-        Output::Table => table(&trace, &results),
-        Output::Json => format!("{:#}\n", json!({"trace": trace.name, "backtests": results})),
+    Ok(match as_json {
+        false => table(&trace, &results),
+        true => format!("{:#}\n", json!({"trace": trace.name, "backtests": results})),
     })
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use berth_apimachinery::printed::Table;
 use berth_engine::model::Time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,7 +9,6 @@ use serde_json::{Value, json};
 use crate::live::State;
 use crate::live::forecast::JobForecast;
 use crate::report::time;
-use crate::snapshot::Snapshot;
 
 /// A time of the engine as a timestamp.
 pub(super) fn timestamp(at: Time) -> Option<String> {
@@ -26,29 +24,28 @@ pub(super) fn from_now(now: Time, at: Option<Time>) -> String {
     }
 }
 
-/// A row per waiting job.
-pub(super) fn table(snapshot: &Snapshot, state: &State, forecasts: &[JobForecast]) -> String {
-    if forecasts.is_empty() {
-        return format!("No job waits at {}.\n", snapshot.at);
-    }
-    let columns = ["JOB", "CLUSTER QUEUE", "PLACE", "STARTS (MEDIAN)", "BY (90 %)", "FLAVORS", "AFTER"];
-    let row = |forecast: &JobForecast| {
-        let name = forecast.owner.as_ref().map_or(&*forecast.key.name, |owner| owner.name.as_str());
-        let flavors: Vec<&str> = forecast.flavors.iter().map(|flavor| &**flavor).collect();
-        let unknown = forecast.unknown.as_ref().map(ToString::to_string);
-        let after = unknown.unwrap_or_else(|| forecast.waits_for.join(", "));
-        vec![
-            format!("{}/{name}", forecast.key.namespace),
-            forecast.cluster_queue.as_deref().unwrap_or_default().to_owned(),
-            forecast.place.to_string(),
-            from_now(state.at, forecast.median),
-            from_now(state.at, forecast.p90),
-            flavors.join(","),
-            after,
-        ]
-    };
-    let rows = forecasts.iter().map(row).collect();
-    Table { columns: columns.map(str::to_owned).to_vec(), rows }.render()
+/// The columns of a list of forecasts.
+pub const COLUMNS: [&str; 7] = ["JOB", "CLUSTER QUEUE", "PLACE", "STARTS (MEDIAN)", "BY (90 %)", "FLAVORS", "AFTER"];
+
+/// The cells of a forecast in a list.
+pub fn cells(state: &State, forecast: &JobForecast) -> [String; 7] {
+    let name = forecast.owner.as_ref().map_or(&*forecast.key.name, |owner| owner.name.as_str());
+    let flavors: Vec<&str> = forecast.flavors.iter().map(|flavor| &**flavor).collect();
+    let unknown = forecast.unknown.as_ref().map(ToString::to_string);
+    [
+        format!("{}/{name}", forecast.key.namespace),
+        forecast.cluster_queue.as_deref().unwrap_or_default().to_owned(),
+        forecast.place.to_string(),
+        from_now(state.at, forecast.median),
+        from_now(state.at, forecast.p90),
+        flavors.join(","),
+        unknown.unwrap_or_else(|| forecast.waits_for.join(", ")),
+    ]
+}
+
+/// The median and the 90th percentile of the start as timestamps; `None` if they are unknown.
+pub fn starts(forecast: &JobForecast) -> [Option<String>; 2] {
+    [forecast.median, forecast.p90].map(|at| at.and_then(timestamp))
 }
 
 /// One forecast as a sentence.

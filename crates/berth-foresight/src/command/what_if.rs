@@ -16,6 +16,7 @@ use super::{Output, progress};
 use crate::live::future::JobFuture;
 use crate::live::what_if::{Comparison, Cut, Figures, Row, compare};
 use crate::objects::Template;
+use crate::objects::read::complete_namespace;
 use crate::policy::unit_name;
 use crate::report::{number, percent, time};
 use crate::snapshot::{Changes, Snapshot};
@@ -35,7 +36,7 @@ pub struct Options {
     #[arg(long, value_name = "CLUSTERQUEUE/FLAVOR/RESOURCE=QUANTITY", allow_hyphen_values = true)]
     quota: Vec<String>,
     /// Give a job or Workload another priority. May be repeated.
-    #[arg(long, value_name = "NAMESPACE/NAME=PRIORITY")]
+    #[arg(long, value_name = "[NAMESPACE/]NAME=PRIORITY")]
     priority: Vec<String>,
     /// Give a node pool another maximum number of nodes. May be repeated.
     #[arg(long, value_name = "NODEPOOL=NODES")]
@@ -56,13 +57,22 @@ pub struct Options {
     output: Output,
 }
 
-/// Compares a state with and without the changes, as the report to print.
-pub fn run(options: &Options, snapshot: &Snapshot, template: Template<'_>) -> anyhow::Result<String> {
+/// Compares a state with and without the changes, as the report to print. Manifests and jobs that name
+/// no namespace are those of `namespace`.
+///
+/// # Errors
+/// A file cannot be read, a change cannot be made, or the state cannot be used.
+pub fn run(options: &Options, snapshot: &Snapshot, template: Template<'_>, namespace: &str) -> anyhow::Result<String> {
     let (documents, _) = super::check::documents(&options.files)?;
+    let placed = |mut manifest: Value| {
+        complete_namespace(&mut manifest, namespace);
+        manifest
+    };
+    let of_namespace = |job: &String| if job.contains('/') { job.clone() } else { format!("{namespace}/{job}") };
     let changes = Changes {
-        manifests: documents.into_iter().map(|document| document.value).collect(),
+        manifests: documents.into_iter().map(|document| placed(document.value)).collect(),
         quotas: options.quota.clone(),
-        priorities: options.priority.clone(),
+        priorities: options.priority.iter().map(of_namespace).collect(),
         pools: options.pool.clone(),
         without: options.without.clone(),
     };

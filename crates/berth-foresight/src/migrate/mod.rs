@@ -13,11 +13,11 @@ pub mod verdict;
 use std::collections::BTreeMap;
 
 use berth_controllers::Config;
-use berth_controllers::jobs::preview;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::objects::read::complete_namespace;
 use crate::objects::{Document, Namespaced, ObjectRef, Objects, Source, validate};
 
 pub use decisions::{Decision, Effect};
@@ -123,7 +123,7 @@ pub fn check(mut inventory: Inventory, now: Timestamp) -> Migration {
     let mut config = None;
     let gates = command_line::gates(&inventory.documents);
     for mut document in inventory.documents {
-        complete_namespace(&mut document.value);
+        complete_namespace(&mut document.value, "default");
         match configuration(&document.value) {
             None => documents.push(document),
             Some(Err(problem)) => judged.push(Judged {
@@ -168,18 +168,6 @@ pub fn check(mut inventory: Inventory, now: Timestamp) -> Migration {
     }
     let workloads = decisions::counts(&objects, now);
     Migration { objects: judged, decisions, workloads, unchecked }
-}
-
-/// Files may leave out the namespace of an object. It is then created in the namespace `default`.
-fn complete_namespace(value: &mut Value) {
-    let kind = value["kind"].as_str().unwrap_or_default();
-    let is_namespaced = matches!(kind, "LocalQueue" | "Workload" | "Pod" | "LimitRange") || preview::is_job(value);
-    if is_namespaced
-        && value["metadata"]["namespace"].as_str().is_none_or(str::is_empty)
-        && value["metadata"].is_object()
-    {
-        value["metadata"]["namespace"] = Value::from("default");
-    }
 }
 
 /// Kueue's configuration in a document: the file itself, or the ConfigMap of an installation.

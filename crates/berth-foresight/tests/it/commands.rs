@@ -133,17 +133,17 @@ fn a_backtest_reports_forecasts_beside_the_anchors() {
     let file = folder.path().join("small.csv");
     std::fs::write(&file, SMALL).expect("a writable folder");
     let path = file.to_string_lossy().into_owned();
-    let run = |arguments: &[&str]| {
+    let run = |as_json: bool, arguments: &[&str]| {
         let arguments = ["forecast", "--backtest", path.as_str()].into_iter().chain(arguments.iter().copied());
         let cli = ForecastCli::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        forecast::run(&cli.options).map_err(|error| format!("{error:#}"))
+        forecast::run(&cli.options, as_json).map_err(|error| format!("{error:#}"))
     };
-    let json = run(&["-o", "json", "--policy", "no-borrowing"]).expect("a report");
+    let json = run(true, &["--policy", "no-borrowing"]).expect("a report");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     // Two jobs of a and one of b need more than their tenants' quotas have left.
     assert_eq!(json["backtests"][0]["waited"], 3, "{json:#}");
-    let table = run(&["--policy", "no-borrowing"]).expect("a report");
+    let table = run(false, &["--policy", "no-borrowing"]).expect("a report");
     assert!(table.contains("no-borrowing: 3 jobs had to wait, 3 forecasts at their submission"), "{table}");
     assert!(table.contains("anchor: declared limits (Slurm's rule)"), "{table}");
-    assert!(run(&["--draws", "0"]).expect_err("no draw").contains("--draws"));
+    assert!(run(false, &["--draws", "0"]).expect_err("no draw").contains("--draws"));
 }

@@ -44,7 +44,7 @@ fn job(namespace: &str, name: &str) -> Value {
 fn report(arguments: &[&str]) -> Result<String, String> {
     let arguments = ["what-if"].into_iter().chain(arguments.iter().copied());
     let cli = Cli::try_parse_from(arguments).map_err(|error| error.to_string())?;
-    what_if::run(&cli.options, &snapshot(), &|_| Vec::new()).map_err(|error| format!("{error:#}"))
+    what_if::run(&cli.options, &snapshot(), &|_| Vec::new(), "blue").map_err(|error| format!("{error:#}"))
 }
 
 #[test]
@@ -79,4 +79,18 @@ fn the_table_shows_a_cost_if_there_are_prices() {
     assert_eq!(report(&["--quota", "blue/default/cpu=+3", "--price", "cpu"]).expect_err("no price"), {
         "--price cpu: expected [FLAVOR/]RESOURCE=PRICE, such as spot/cpu=0.01"
     });
+}
+
+#[test]
+fn manifests_and_jobs_without_namespace_are_those_of_the_given_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("job.json");
+    let mut new = job("", "new");
+    new["metadata"].as_object_mut().expect("an object").remove("namespace");
+    std::fs::write(&file, new.to_string()).expect("a file");
+    let text = report(&["-f", &file.to_string_lossy(), "-o", "json"]).expect("a report");
+    assert!(text.contains("\"blue/new\""), "{text}");
+    // `second` waits behind `first` of the same namespace.
+    let error = report(&["--priority", "nothing=100"]).expect_err("no such job");
+    assert!(error.contains("there is no Workload blue/nothing"), "{error}");
 }

@@ -35,6 +35,9 @@ pub struct Options {
     /// Only this namespace. Default: all namespaces, or the context's if you may not read all.
     #[arg(short, long)]
     namespace: Option<String>,
+    /// All namespaces. It is an error if you may not read all.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
     /// Price per hour of a CPU, a GiB of memory or a piece of another resource; may be repeated.
     /// Default: the prices of the cluster's NodePools.
     #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
@@ -90,7 +93,7 @@ async fn of_cluster(options: &Options, given: Prices) -> anyhow::Result<(UsageRe
     let query = options.period.query(foresee::now(&client).await?)?;
     let query = format!("by={}&{query}", component(options.by.name()));
     let mut answer = ask::usage(&client, options.namespace.as_deref(), &query).await;
-    if options.namespace.is_none() && is_forbidden(&answer) {
+    if options.namespace.is_none() && !options.all_namespaces && is_forbidden(&answer) {
         eprintln!("berth: only namespace {of_context}, because you may not read the usage of all namespaces");
         answer = ask::usage(&client, Some(&of_context), &query).await;
     }

@@ -98,7 +98,8 @@ pub struct Options {
     forecast_annotations: Option<usize>,
     /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
     /// The controllers get the right to reach the pods of this namespace through the API server
-    /// (pods/proxy).
+    /// (pods/proxy), by a Role in it. The namespace must exist: it belongs to the exporters, and is not
+    /// among the printed objects.
     #[arg(long, value_name = "NAMESPACE", value_parser = namespace)]
     gpu_exporters: Option<String>,
     /// Write the Helm chart to this folder instead of printing.

@@ -125,7 +125,11 @@ impl Pages {
     /// The updates of an open page, until the reader's session ends.
     fn live<B>(&self, request: &Request<B>, reader: Reader) -> Response<Body> {
         let query = request.uri().query().unwrap_or_default();
-        let Some(updates) = live::address(query).and_then(|page| live::updates(self.dashboard(reader), &page)) else {
+        // A browser that connects again sends the identifier of the last event that it got.
+        let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
+        let shown = last.or_else(|| live::parameter(query, "shown"));
+        let updates = live::address(query).and_then(|page| live::updates(self.dashboard(reader), &page, shown));
+        let Some(updates) = updates else {
             return whole(plain(StatusCode::NOT_FOUND, "There is no such page.\n"));
         };
         let is_open: Box<dyn Fn() -> bool + Send> = match &self.access {

@@ -111,6 +111,20 @@ fn forecasts_comparisons_and_snapshots_of_a_cluster_agree() {
     let cells: Vec<&str> = row.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     assert_eq!(cells, ["default/second", "small", "1", "in 60 min", "in 60 min", "default", "default/first"]);
 
+    // The options and formats of other lists.
+    let both = berth(Some(&cluster), &["forecast", "-A", "-n", "default"]);
+    assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
+    let csv = done(Some(&cluster), &["forecast", "second", "-n", "default", "-o", "csv"]);
+    let (header, cells) = csv.split_once('\n').expect("a row");
+    assert!(header.starts_with("job,cluster_queue,place,") && header.ends_with(",start,start_by,workload"), "{csv}");
+    assert!(cells.starts_with("default/second,small,1,") && cells.matches("Z,").count() == 2, "{csv}");
+    let place = ["forecast", "-n", "default", "-o", "jsonpath={.forecasts[*].place}"];
+    assert_eq!(done(Some(&cluster), &place), "1");
+    let name = done(Some(&cluster), &["forecast", "-A", "-o", "name"]);
+    assert!(name.starts_with("workload.kueue.x-k8s.io/job-second-"), "{name}");
+    let none = done(Some(&cluster), &["forecast", "-n", "kube-system"]);
+    assert!(none.starts_with("No job waits in namespace kube-system at "), "{none}");
+
     let explained = done(Some(&cluster), &["explain", "default/second", "--forecast"]);
     let wanted = "Forecast: starts in 60 min, on flavor default, after default/first.\n";
     assert!(explained.ends_with(wanted), "{explained}");

@@ -101,9 +101,12 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let controller = of_kueue::checks() + &of_kueue::conditional(&conditional(&guarded_documents(common(false))?));
     let rbac = guarded_documents(common(true))?;
     let of_option = |option: &str| documents(body.iter().copied().filter(|o| option_of(o) == Some(option)));
+    // The same value is part of an argument, where quotes would be part of the text.
+    let of_exporters = of_option("gpu-exporters")?
+        .replace("namespace: {{ .Values.gpuExporters }}", "namespace: {{ .Values.gpuExporters | quote }}");
     let options = guarded(".Values.appwrapper", &of_option("appwrapper")?)
         + &guarded("or .Values.nodeHealth .Values.slackQueue", &of_option("node-health")?)
-        + &guarded(".Values.gpuExporters", &of_option("gpu-exporters")?)
+        + &guarded(".Values.gpuExporters", &of_exporters)
         + &guarded(".Values.dashboard", &of_option("dashboard")?)
         + &guarded(
             "and .Values.dashboard (or .Values.dashboardImpersonation .Values.dashboardProxySecret)",
@@ -414,6 +417,7 @@ mod tests {
             (".Values.slackQueue", "slack"),
             (".Values.forecastAnnotations", "10"),
             (".Values.gpuExporters", "gpu-operator"),
+            (".Values.gpuExporters | quote", "\"gpu-operator\""),
             (".Values.dashboardPort", "8443"),
             (".Values.dashboardServiceType", "NodePort"),
             (".Values.dashboardHosts", "a.example,b.example"),
