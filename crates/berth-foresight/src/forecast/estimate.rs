@@ -278,7 +278,7 @@ pub struct Estimate {
 impl Estimate {
     /// The run time below which a share of such jobs stays, from 0 to 1.
     pub fn quantile(&self, share: f64) -> Duration {
-        let (mut after, mut share) = (self.elapsed, share.clamp(0.0, 1.0 - ROUNDING));
+        let (mut after, mut share) = (self.elapsed, share.clamp(0.0, 1.0 - 2.0 * ROUNDING));
         for curve in &self.curves {
             // Equal times of one group and the next are not longer.
             let (before, most) = (curve.share(after), curve.below.last().copied().unwrap_or(0.0));
@@ -291,7 +291,7 @@ impl Estimate {
             if let Some(time) = curve.times.get(place) {
                 return (*time).min(self.limit);
             }
-            share = ((wanted - most) / (1.0 - most).max(ROUNDING)).clamp(0.0, 1.0 - ROUNDING);
+            share = ((wanted - most) / (1.0 - most).max(ROUNDING)).clamp(0.0, 1.0 - 2.0 * ROUNDING);
             after = curve.times.last().copied().unwrap_or(after).max(after);
         }
         let longest = if after.is_zero() { Duration::from_secs(3600) } else { after * 2 };
