@@ -16,7 +16,9 @@ use berth_controllers::usage::parameter;
 use berth_foresight::command::forecasts::{self, Starts};
 use berth_foresight::command::source::{Known, valid};
 use berth_foresight::command::what_if;
+use berth_foresight::forecast::calibration::Calibration;
 use berth_foresight::live::forecast::{self, JobForecast, Plan, namespace};
+use berth_foresight::live::record;
 use berth_foresight::live::what_if::compare;
 use berth_foresight::memory::Memory;
 use berth_foresight::objects::{Objects, read};
@@ -54,7 +56,11 @@ pub(crate) struct Foresight {
     turn: Arc<Mutex<()>>,
     /// The begin of the computation that runs.
     running: Arc<parking_lot::Mutex<Option<Instant>>>,
+    /// Earlier forecasts, and the starts that followed.
+    record: Record,
 }
+
+type Record = Arc<parking_lot::Mutex<Calibration>>;
 
 #[derive(Clone)]
 struct Cached {
@@ -151,7 +157,11 @@ impl Foresight {
         let object =
             json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Forecasts", "metadata": {}, "items": []});
         if wanted.memory {
-            let memory = memory(installed, reader, only).await;
+            // The record of forecasts grows by those that are computed here.
+            if self.turn.try_lock().is_ok() {
+                self.begin(installed);
+            }
+            let memory = self.memory(installed, reader, only).await;
             return Ok(with(object, json!({"at": installed.explain.clock_now().to_string(), "memory": memory})));
         }
         let present = match wanted.wait {
@@ -248,6 +258,14 @@ impl Foresight {
         Ok(document)
     }
 
+    /// What the controllers know about the workloads of a namespace, or of all, that the reader may list.
+    async fn memory(&self, installed: &Arc<Installed>, reader: &Reader, only: &str) -> Memory {
+        let memory = Memory::from(&installed.explain.memory()).with_forecasts(&self.record.lock());
+        let memory = memory.of_namespaces(&|namespace| only.is_empty() || namespace == only);
+        let readable = readable(installed, reader, memory.namespaces()).await;
+        memory.of_namespaces(&|namespace| readable.has(namespace))
+    }
+
     /// Removes the jobs of namespaces in which the reader may not list workloads.
     async fn withhold(&self, installed: &Arc<Installed>, reader: &Reader, document: &mut Value) {
         let rows = document["jobs"].as_array_mut();
@@ -312,7 +330,7 @@ impl Foresight {
             }
             let begin = Instant::now();
             *foresight.running.lock() = Some(begin);
-            let present = Present::of(&installed).await;
+            let present = Present::of(&installed, foresight.record.clone()).await;
             *foresight.running.lock() = None;
             let present = Arc::new(present?);
             let fresh = FRESH.max(begin.elapsed() * SHARE);
@@ -323,7 +341,7 @@ impl Foresight {
 }
 
 impl Present {
-    async fn of(installed: &Installed) -> Result<Present, Status> {
+    async fn of(installed: &Installed, record: Record) -> Result<Present, Status> {
         let unavailable = |problem: &dyn std::fmt::Display| {
             Status::service_unavailable(format!("the state of the cluster cannot be read: {problem}"))
         };
@@ -335,12 +353,20 @@ impl Present {
         let memory = Memory::from(&installed.explain.memory());
         let computed = tokio::task::spawn_blocking(move || {
             let documents = listed.documents.into_iter().map(|document| document.value);
-            let snapshot = Snapshot::of(documents, at).with_memory(Some(memory));
+            let mut snapshot = Snapshot::of(documents, at);
             let mut objects = valid(&snapshot)?;
             objects.config = (*config).clone();
+            let memory = {
+                let mut guard = record.lock();
+                record::settle(&mut guard, &objects);
+                memory.with_forecasts(&guard)
+            };
+            objects.memory = Some(memory.clone());
+            snapshot = snapshot.with_memory(Some(memory));
             let known = Known::of(&objects, at, None, &objects::template);
             let draws = (DRAWS * JOBS_USUAL / known.state.jobs.len().max(1)).clamp(1, DRAWS);
             let forecasts = forecast::forecast(&known.state, &known.prospect, Plan { draws, only: None });
+            record::add(&mut record.lock(), &forecasts, known.state.at);
             anyhow::Ok(Present::new(snapshot, known, forecasts))
         });
         let present = computed.await.map_err(|error| Status::internal(error.to_string()))?;
@@ -381,14 +407,6 @@ fn with(mut object: Value, more: Value) -> Value {
         fields.extend(more);
     }
     object
-}
-
-/// What the engine knows about the workloads of a namespace, or of all, that the reader may list.
-async fn memory(installed: &Arc<Installed>, reader: &Reader, only: &str) -> Memory {
-    let memory = Memory::from(&installed.explain.memory());
-    let memory = memory.of_namespaces(&|namespace| only.is_empty() || namespace == only);
-    let readable = readable(installed, reader, memory.namespaces()).await;
-    memory.of_namespaces(&|namespace| readable.has(namespace))
 }
 
 async fn readable(installed: &Arc<Installed>, reader: &Reader, namespaces: BTreeSet<String>) -> Readable {

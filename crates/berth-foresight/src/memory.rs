@@ -8,6 +8,8 @@ use berth_engine::{Event, ExactTimes, Name, WaitingPreemptor};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::forecast::calibration::{Calibration, Made};
+
 /// What the controllers know beside the objects ([`berth_engine::Memory`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -18,6 +20,30 @@ pub struct Memory {
     /// Times of Workloads with parts of a second.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<Times>,
+    /// Earlier forecasts, and the starts that followed. They correct 90th percentiles.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forecasts: Vec<PastForecast>,
+}
+
+/// An earlier forecast.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PastForecast {
+    /// The ClusterQueue.
+    pub cluster_queue: String,
+    /// Namespace of the Workload.
+    pub namespace: String,
+    /// Name of the Workload.
+    pub name: String,
+    /// When the forecast was made.
+    pub at: Timestamp,
+    /// 90th percentile of the draws.
+    pub drawn: Timestamp,
+    /// The corrected percentile that was stated.
+    pub stated: Timestamp,
+    /// When quota was reserved for the Workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
 }
 
 /// A Workload that goes first in its ClusterQueue, because it waits for preemptions that it started.
@@ -61,6 +87,7 @@ impl From<&berth_engine::Memory> for Memory {
         let mut found = Memory {
             preemptors: memory.preemptors.iter().map(Preemptor::from).collect(),
             times: memory.times.iter().map(Times::from).collect(),
+            forecasts: Vec::new(),
         };
         found.times.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         found
@@ -92,7 +119,50 @@ impl From<&ExactTimes> for Times {
     }
 }
 
+impl From<&PastForecast> for Made {
+    fn from(past: &PastForecast) -> Made {
+        let at = time(past.at);
+        Made {
+            workload: WorkloadKey { namespace: past.namespace.as_str().into(), name: past.name.as_str().into() },
+            cluster_queue: Name::from(past.cluster_queue.as_str()),
+            at,
+            drawn: at.until(time(past.drawn)),
+            stated: at.until(time(past.stated)),
+            started: past.started.map(time),
+        }
+    }
+}
+
+impl PastForecast {
+    /// A forecast of the record; `None` if a time is none of the API.
+    fn of(made: &Made) -> Option<PastForecast> {
+        let exact = |at: Time| Timestamp::from_nanosecond(i128::from(at.0)).ok();
+        Some(PastForecast {
+            cluster_queue: made.cluster_queue.to_string(),
+            namespace: made.workload.namespace.to_string(),
+            name: made.workload.name.to_string(),
+            at: exact(made.at)?,
+            drawn: exact(made.at.after(made.drawn))?,
+            stated: exact(made.at.after(made.stated))?,
+            started: made.started.and_then(exact),
+        })
+    }
+}
+
 impl Memory {
+    /// The memory with the forecasts of a record.
+    #[must_use]
+    pub fn with_forecasts(self, record: &Calibration) -> Memory {
+        Memory { forecasts: record.made().filter_map(PastForecast::of).collect(), ..self }
+    }
+
+    /// The record of earlier forecasts.
+    pub fn calibration(&self) -> Calibration {
+        let mut record = Calibration::default();
+        self.forecasts.iter().for_each(|past| record.add(Made::from(past)));
+        record
+    }
+
     /// The events that follow those of the Workloads.
     pub fn events(&self) -> Vec<Event> {
         let event = |it: &Preemptor| {
@@ -113,7 +183,8 @@ impl Memory {
     /// The namespaces of the Workloads.
     pub fn namespaces(&self) -> BTreeSet<String> {
         let namespaces = self.preemptors.iter().map(|it| &it.namespace);
-        namespaces.chain(self.times.iter().map(|it| &it.namespace)).cloned().collect()
+        let namespaces = namespaces.chain(self.times.iter().map(|it| &it.namespace));
+        namespaces.chain(self.forecasts.iter().map(|it| &it.namespace)).cloned().collect()
     }
 
     /// The part about Workloads of some namespaces.
@@ -121,6 +192,7 @@ impl Memory {
     pub fn of_namespaces(mut self, is_shown: &dyn Fn(&str) -> bool) -> Memory {
         self.preemptors.retain(|it| is_shown(&it.namespace));
         self.times.retain(|it| is_shown(&it.namespace));
+        self.forecasts.retain(|it| is_shown(&it.namespace));
         self
     }
 
@@ -131,9 +203,15 @@ impl Memory {
             Some(Preemptor { cluster_queue, namespace, name, generation: it.generation })
         };
         let times = |it: &Times| Some(Times { namespace: new(&it.namespace)?, name: new(&it.name)?, ..it.clone() });
+        // Most of their Workloads have ended, and may have been deleted.
+        let forecast = |it: &PastForecast| {
+            let (namespace, name) = (new(&it.namespace)?, new(&it.name).unwrap_or_default());
+            Some(PastForecast { cluster_queue: new(&it.cluster_queue)?, namespace, name, ..it.clone() })
+        };
         Memory {
             preemptors: self.preemptors.iter().filter_map(preemptor).collect(),
             times: self.times.iter().filter_map(times).collect(),
+            forecasts: self.forecasts.iter().filter_map(forecast).collect(),
         }
     }
 }

@@ -149,6 +149,7 @@ mod tests {
             place: 1,
             median: seconds.map(|seconds| Time(seconds * 1_000_000_000)),
             p90: None,
+            drawn: None,
             running: None,
             flavors: vec!["spot".into()],
             waits_for: Vec::new(),

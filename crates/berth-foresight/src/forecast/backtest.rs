@@ -2,29 +2,31 @@
 //!
 //! The trace is replayed under a policy. At the submissions of jobs that had to wait, evenly
 //! chosen, a forecast is made from what was known at that instant: the jobs that ran and waited,
-//! and the run times of the jobs that had ended. Two anchors are computed from the same knowledge:
+//! and their run times so far. Two anchors are computed from the same knowledge:
 //!
 //! - position: the job's position in its queue, times the mean time between the last starts of the
 //!   queue;
 //! - limits: Slurm's rule. The engine runs forward once, every job runs as long as its declared
 //!   limit allows, and no job arrives.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use berth_engine::Name;
-use berth_engine::model::Time;
+use berth_engine::model::{Time, WorkloadKey};
 use berth_load::{History, JobRun};
 use serde::Serialize;
 
-use super::calibration::Calibration;
-use super::estimate::{Estimator, draw, random};
+use super::calibration::{Calibration, Made};
+use super::estimate::{Estimate, Estimator, random};
 use super::state::State;
 use crate::replay::Replay;
 use crate::trace::Trace;
 
 /// Arrivals of this time are repeated in a forecast.
 const REPEATED: Duration = Duration::from_secs(86_400);
+/// Number of past days, one of which is repeated in a draw.
+const DAYS_MAX: u32 = 7;
 /// Number of starts from which the mean time between starts of a queue is taken.
 const STARTS_KEPT: usize = 100;
 /// Relative errors count true waits below this as this.
@@ -118,10 +120,21 @@ pub fn backtest(
     let mut made: Vec<Forecast> = Vec::with_capacity(waited.len());
     for job in waited {
         let mut forecast = forecast(job, trace, replay, history, &mut past, draws);
-        if let Some((median, p90)) = forecast.predicted {
-            let created = history.jobs[job].created;
-            forecast.predicted = Some((median, calibration.correct(created, p90).max(median)));
-            calibration.record(created.after(forecast.truth), p90, forecast.truth);
+        if let Some((median, drawn)) = forecast.predicted {
+            let (created, queue) = (history.jobs[job].created, replay.cluster_queue(job));
+            let stated = calibration.at(created).correct(queue, drawn, median);
+            forecast.predicted = Some((median, stated));
+            calibration.add(Made {
+                workload: WorkloadKey {
+                    namespace: replay.queue(job).namespace.clone(),
+                    name: trace.jobs[job].name.clone(),
+                },
+                cluster_queue: queue.cloned().unwrap_or_else(|| Name::from("")),
+                at: created,
+                drawn,
+                stated,
+                started: Some(created.after(forecast.truth)),
+            });
         }
         made.push(forecast);
         each();
@@ -164,19 +177,20 @@ fn forecast(
     let limits = alone.start_of(job, replay, &history.holdings, &|_, number, elapsed| {
         estimator.limit(&trace.jobs[number]).max(elapsed)
     });
-    state.arrivals = past.arrivals();
-    let mut distributions: Vec<Option<Vec<Duration>>> = Vec::new();
+    let mut known = estimator.at(record.created);
+    let estimates: Vec<Estimate> =
+        (0..state.present()).map(|place| known.guess(&trace.jobs[state.number(place)], state.elapsed(place))).collect();
+    let mut of_arrivals: HashMap<usize, Estimate> = HashMap::new();
+    let days = past.days();
     let mut starts: Vec<Option<Duration>> = Vec::with_capacity(draws);
-    let known = std::cell::RefCell::new(&mut distributions);
     for number in 0..draws {
         let seed = ((job as u64) << 16) | number as u64;
-        starts.push(state.start_of(job, replay, &history.holdings, &|place, number, elapsed| {
-            let mut known = known.borrow_mut();
-            if known.len() <= place {
-                known.resize(place + 1, None);
-            }
-            let distribution = known[place].get_or_insert_with(|| estimator.distribution(&trace.jobs[number], elapsed));
-            draw(distribution, random(seed, place as u64))
+        state.arrivals = past.arrivals(1 + (random(seed, u64::MAX) % u64::from(days)) as u32);
+        for (_, number) in &state.arrivals {
+            of_arrivals.entry(*number).or_insert_with(|| known.guess(&trace.jobs[*number], Duration::ZERO));
+        }
+        starts.push(state.start_of(job, replay, &history.holdings, &|place, number, _| {
+            estimates.get(place).unwrap_or_else(|| &of_arrivals[&number]).drawn(seed, place)
         }));
     }
     // A draw in which the job does not start comes last.
@@ -240,6 +254,7 @@ impl<'a> Past<'a> {
             let run = &self.history.runs[*index];
             // A run that ended meanwhile is removed below.
             self.running.insert(run.job as usize, (run.from, run.holding));
+            self.estimator.start(run.job as usize, &self.trace.jobs[run.job as usize], run.from);
             let queue = self.history.holdings[run.holding as usize].cluster_queue.clone();
             let starts = self.starts.entry(queue).or_default();
             starts.push_back(run.from);
@@ -257,9 +272,11 @@ impl<'a> Past<'a> {
             if self.running.get(&number).is_some_and(|(from, _)| *from == run.from) {
                 self.running.remove(&number);
             }
-            if !run.evicted {
+            if run.evicted {
+                self.estimator.evict(number, &self.trace.jobs[number]);
+            } else {
                 self.open.remove(&number);
-                self.estimator.learn(&self.trace.jobs[number]);
+                self.estimator.end(number, &self.trace.jobs[number]);
             }
             self.ended += 1;
         }
@@ -276,12 +293,20 @@ impl<'a> Past<'a> {
         }
     }
 
-    /// The arrivals of the last day, as those of the next one.
-    fn arrivals(&self) -> Vec<(Duration, usize)> {
+    /// Number of whole days in the past, from 1 to [`DAYS_MAX`].
+    fn days(&self) -> u32 {
+        let first = self.history.jobs.first().map_or(self.now, |record| record.created);
+        ((first.until(self.now).as_secs() / REPEATED.as_secs()) as u32).clamp(1, DAYS_MAX)
+    }
+
+    /// The arrivals of a day that ended `day` - 1 days ago, as those of the next one.
+    fn arrivals(&self, day: u32) -> Vec<(Duration, usize)> {
         let jobs = &self.history.jobs[..self.created];
-        let since = jobs.partition_point(|record| record.created.until(self.now) >= REPEATED);
-        let later = |number: usize| (REPEATED.saturating_sub(jobs[number].created.until(self.now)), number);
-        (since..jobs.len()).map(later).filter(|(later, _)| !later.is_zero()).collect()
+        let ago = |record: &berth_load::JobRecord| record.created.until(self.now);
+        let since = jobs.partition_point(|record| ago(record) >= REPEATED * day);
+        let until = jobs.partition_point(|record| ago(record) >= REPEATED * (day - 1));
+        let later = |number: usize| ((REPEATED * day).saturating_sub(ago(&jobs[number])), number);
+        (since..until).map(later).filter(|(later, _)| !later.is_zero()).collect()
     }
 
     /// The first anchor for a job that waits.

@@ -26,8 +26,19 @@ impl State {
         self.running.len() + self.waiting.len() + self.arrivals.len()
     }
 
+    /// Number of jobs that run or wait.
+    pub fn present(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    /// Time for which the job at a place has run.
+    pub fn elapsed(&self, place: usize) -> Duration {
+        let run = self.running.get(place).zip(self.at);
+        run.map_or(Duration::ZERO, |((_, since, _), at)| since.until(at))
+    }
+
     /// Number in the trace of a job of the state, by its place: running, waiting, arriving.
-    fn number(&self, place: usize) -> usize {
+    pub fn number(&self, place: usize) -> usize {
         let waiting = place.wrapping_sub(self.running.len());
         let arriving = waiting.wrapping_sub(self.waiting.len());
         if place < self.running.len() {
@@ -51,12 +62,7 @@ impl State {
     ) -> Option<Duration> {
         let at = self.at?;
         let place = self.running.len() + self.waiting.iter().position(|(number, _)| *number == job)?;
-        let times = (0..self.jobs())
-            .map(|place| {
-                let elapsed = self.running.get(place).map_or(Duration::ZERO, |(_, since, _)| since.until(at));
-                run_time(place, self.number(place), elapsed)
-            })
-            .collect();
+        let times = (0..self.jobs()).map(|place| run_time(place, self.number(place), self.elapsed(place))).collect();
         let load = Forward { state: self, at, replay, holdings, times };
         let mut target = Target { place, started: None };
         drive::run(&load, replay.policy().config.clone(), &mut target);

@@ -3,7 +3,8 @@
 //! The engine runs forward from the state as often as there are draws, each with other run times.
 //! The admissions of all draws give the median and the 90th percentile. A job that is not admitted
 //! in a draw, because it waits for jobs of unknown run time, counts as admitted last; if the
-//! percentile is one of these, it is unknown.
+//! percentile is one of these, it is unknown. The percentile is corrected by earlier forecasts, if
+//! the objects come with a record of them ([`record`](super::record)).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use berth_engine::{Event, Name};
 use super::future::{self, Future, Places, Until};
 use super::run_times::{RunTime, RunTimes};
 use super::{LiveJob, State};
+use crate::forecast::calibration::Factors;
 use crate::live::capacity::Pools;
 use crate::objects::{ObjectRef, Objects, Template};
 
@@ -47,8 +49,10 @@ pub struct JobForecast {
     pub place: usize,
     /// Median of its admission.
     pub median: Option<Time>,
-    /// 90th percentile of its admission.
+    /// 90th percentile of its admission, corrected by earlier forecasts.
     pub p90: Option<Time>,
+    /// 90th percentile of its admission in the draws.
+    pub drawn: Option<Time>,
     /// Median of the time at which all its pods run.
     pub running: Option<Time>,
     /// Flavors of its admission in the median draw.
@@ -126,6 +130,7 @@ pub struct Prospect {
     config: berth_engine::EngineConfig,
     pools: Pools,
     run_times: Vec<RunTime>,
+    factors: Factors,
     starts_max: usize,
 }
 
@@ -143,7 +148,8 @@ impl Prospect {
             load: future::load(objects, state),
             config: future::config(objects),
             pools,
-            run_times: state.jobs.iter().map(|job| times.run_time(job, state.at)).collect(),
+            run_times: times.of_jobs(state),
+            factors: objects.memory.as_ref().map(|memory| memory.calibration().at(state.at)).unwrap_or_default(),
             starts_max: STARTS_MAX,
         }
     }
@@ -192,7 +198,7 @@ impl Prospect {
 
     /// True if all draws are equal.
     fn is_certain(&self) -> bool {
-        self.run_times.iter().all(|time| !matches!(time, RunTime::OneOf(times) if times.len() > 1))
+        self.run_times.iter().all(|time| !matches!(time, RunTime::Learned(estimate) if !estimate.is_certain()))
     }
 }
 
@@ -274,7 +280,11 @@ fn of_job(
     order.sort_unstable();
     let at = |percent: usize| order[(order.len() * percent / 100).min(order.len() - 1)];
     let known = |(time, _): (Time, usize)| (time != Time(i64::MAX)).then_some(time);
-    let (median, p90) = (known(at(50)), known(at(90)));
+    let (median, drawn) = (known(at(50)), known(at(90)));
+    let p90 = median.zip(drawn).map(|(median, drawn)| {
+        let [drawn, median] = [drawn, median].map(|at| state.at.until(at));
+        state.at.after(prospect.factors.correct(job.cluster_queue.as_ref(), drawn, median))
+    });
     let in_median = at(50).1;
     let of_job = &futures[in_median].jobs[number];
     let waits_for = median.map(|median| ends_at(state, &ends[in_median], median)).unwrap_or_default();
@@ -286,6 +296,7 @@ fn of_job(
         place: 0,
         median,
         p90,
+        drawn,
         running: median.and(of_job.running),
         flavors: of_job.flavors.clone(),
         waits_for,

@@ -13,6 +13,7 @@
 pub mod capacity;
 pub mod forecast;
 pub mod future;
+pub mod record;
 pub mod run_times;
 pub mod what_if;
 

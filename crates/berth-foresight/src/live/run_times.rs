@@ -1,7 +1,7 @@
 //! What is known of the run times of live jobs.
 //!
 //! In this order: the run time that the pods declare (annotation `berth.dev/run-duration`), the run
-//! times of similar jobs that have ended ([`Estimator`]), the declared maximum, and a default that
+//! times of similar jobs ([`Estimator`]), the declared maximum, and a default that
 //! the user states. Similar jobs are those of the same cluster queue whose names differ in numbers
 //! only.
 
@@ -15,8 +15,8 @@ use berth_controllers::translate;
 use berth_engine::Name;
 use berth_engine::model::Time;
 
-use super::LiveJob;
-use crate::forecast::estimate::{Estimator, draw, random};
+use super::{LiveJob, State};
+use crate::forecast::estimate::{Estimate, Estimator, Known};
 use crate::objects::Objects;
 use crate::trace::{Job, Owner};
 
@@ -24,12 +24,12 @@ use crate::trace::{Job, Owner};
 pub const NEVER: Duration = Duration::from_secs(50 * 365 * 86_400);
 
 /// What is known of the run time of one job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RunTime {
     /// It is stated.
     Stated(Duration),
-    /// One of these, sorted.
-    OneOf(Vec<Duration>),
+    /// Similar jobs have run.
+    Learned(Estimate),
     /// Nothing is known.
     Unknown,
 }
@@ -39,7 +39,7 @@ impl RunTime {
     pub fn drawn(&self, seed: u64, place: usize) -> Duration {
         match self {
             RunTime::Stated(time) => *time,
-            RunTime::OneOf(times) => draw(times, random(seed, place as u64)),
+            RunTime::Learned(estimate) => estimate.drawn(seed, place),
             RunTime::Unknown => NEVER,
         }
     }
@@ -48,7 +48,7 @@ impl RunTime {
     pub fn median(&self) -> Duration {
         match self {
             RunTime::Stated(time) => *time,
-            RunTime::OneOf(times) => times.get(times.len() / 2).copied().unwrap_or(NEVER),
+            RunTime::Learned(estimate) => estimate.quantile(0.5),
             RunTime::Unknown => NEVER,
         }
     }
@@ -69,8 +69,8 @@ impl RunTimes {
     /// else is known.
     pub fn of(objects: &Objects, default: Option<Duration>) -> RunTimes {
         let mut learned = RunTimes { default, ..RunTimes::default() };
-        let mut ended: Vec<(Time, Job)> = Vec::new();
-        for workload in objects.workloads.values() {
+        let mut events: Vec<(Time, bool, usize, Job)> = Vec::new();
+        for (number, workload) in objects.workloads.values().enumerate() {
             let workload = &workload.object;
             let Some(admitted) = transition(workload, "Admitted") else { continue };
             let ready = transition(workload, "PodsReady").filter(|ready| *ready >= admitted);
@@ -81,26 +81,40 @@ impl RunTimes {
                     learned.start_delays.entry(flavor).or_default().push(reserved.until(ready));
                 }
             }
-            if let Some(finished) = transition(workload, "Finished") {
-                let run_time = ready.unwrap_or(admitted).until(finished);
-                ended.push((finished, similar(objects, workload, run_time)));
+            let finished = transition(workload, "Finished");
+            // Without the time at which its pods were ready, the run time so far is not known.
+            let Some(from) = ready.or(finished.map(|_| admitted)) else { continue };
+            let job = similar(objects, workload, finished.map_or(Duration::ZERO, |finished| from.until(finished)));
+            if let Some(finished) = finished {
+                events.push((finished, true, number, job.clone()));
+            }
+            events.push((from, false, number, job));
+        }
+        events.sort_by_key(|(at, ends, number, _)| (*at, *ends, *number));
+        for (at, ends, number, job) in &events {
+            match ends {
+                true => learned.estimator.end(*number, job),
+                false => learned.estimator.start(*number, job, *at),
             }
         }
-        ended.sort_by_key(|(at, _)| *at);
-        ended.iter().for_each(|(_, job)| learned.estimator.learn(job));
         learned.start_delays.values_mut().for_each(|delays| delays.sort_unstable());
         learned
     }
 
-    /// What is known of the run time of a job.
-    pub fn run_time(&self, job: &LiveJob, at: Time) -> RunTime {
+    /// What is known of the run times of the jobs of a state, in their order.
+    pub fn of_jobs(&self, state: &State) -> Vec<RunTime> {
+        let mut known = self.estimator.at(state.at);
+        state.jobs.iter().map(|job| self.of_job(job, state.at, &mut known)).collect()
+    }
+
+    fn of_job(&self, job: &LiveJob, at: Time, known: &mut Known<'_>) -> RunTime {
         let elapsed = job.running_since.map_or(Duration::ZERO, |since| since.until(at));
         let limit = job.limit.unwrap_or(Duration::MAX);
         if let Some(declared) = job.declared {
             return RunTime::Stated(declared.min(limit));
         }
-        if let Some(times) = self.estimator.known(&like(job), elapsed) {
-            return RunTime::OneOf(times);
+        if let Some(estimate) = known.estimate(&like(job), elapsed) {
+            return RunTime::Learned(estimate);
         }
         match job.limit.or(self.default) {
             Some(time) => RunTime::Stated(time.min(limit)),
@@ -127,7 +141,7 @@ fn declared_by(set: &api::PodSet) -> Option<Duration> {
 }
 
 /// When a condition became True, if it is.
-fn transition(workload: &api::Workload, type_: &str) -> Option<Time> {
+pub(super) fn transition(workload: &api::Workload, type_: &str) -> Option<Time> {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let found = conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
     Some(translate::time(found.last_transition_time.0))

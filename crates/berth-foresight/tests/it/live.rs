@@ -1,11 +1,16 @@
 //! Forecasts of a live state: places, and how far they go.
 
+use std::time::Duration;
+
 use berth_engine::model::Time;
 use berth_foresight::command::what_if;
+use berth_foresight::forecast::calibration::{Calibration, Made};
 use berth_foresight::live::State;
 use berth_foresight::live::forecast::{Plan, Prospect, Unknown, forecast};
+use berth_foresight::live::record;
 use berth_foresight::live::run_times::RunTimes;
 use berth_foresight::live::what_if::{Comparison, compare};
+use berth_foresight::memory::Memory;
 use berth_foresight::objects::{Document, Objects};
 use berth_foresight::policy::Prices;
 use jiff::Timestamp;
@@ -121,4 +126,74 @@ fn a_comparison_below_the_limit_has_no_end() {
     let comparison = compare((&state, &prospect), (&state, &prospect), &Prices::default());
     assert_eq!((comparison.cut, comparison.before.admitted), (None, 10));
     assert_eq!(what_if::json(&comparison, false)["cut"], Value::Null);
+}
+
+/// The objects with one more Workload in the queue, which got quota at `reserved`.
+fn with_start(name: &str, created: &str, reserved: Option<&str>) -> Objects {
+    let kueue = "kueue.x-k8s.io/v1beta2";
+    let condition = |at: &str| {
+        json!({"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+               "lastTransitionTime": at})
+    };
+    let object = json!({"apiVersion": kueue, "kind": "Workload",
+        "metadata": {"name": name, "namespace": "team", "creationTimestamp": created},
+        "spec": {"queueName": "main", "podSets": [{"name": "main", "count": 1, "template": {
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}]},
+        "status": {"conditions": reserved.map(condition).into_iter().collect::<Vec<_>>()}});
+    Objects::read(vec![Document { value: object, source: None }])
+}
+
+#[test]
+fn a_running_cluster_records_the_forecast_of_the_newest_job_and_its_start() {
+    let (state, prospect) = known(&objects());
+    let forecasts = forecast(&state, &prospect, Plan { draws: 1, only: None });
+    let mut calibration = Calibration::default();
+    record::add(&mut calibration, &forecasts, state.at);
+    record::add(&mut calibration, &forecasts, state.at);
+    let made: Vec<_> =
+        calibration.made().map(|made| (&*made.workload.name, made.drawn.as_secs(), made.started)).collect();
+    assert_eq!(made, [("job-9", 0, None)], "once per job, and the other nine are no further evidence");
+
+    let settled = |objects: &Objects| {
+        let mut calibration = calibration.clone();
+        record::settle(&mut calibration, objects);
+        calibration.made().map(|made| made.started.map(|at| state.at.until(at).as_secs())).collect::<Vec<_>>()
+    };
+    let created = "2026-01-01T10:00:09Z";
+    assert_eq!(settled(&with_start("job-9", created, None)), [None], "it still waits");
+    assert_eq!(settled(&with_start("job-9", created, Some("2026-01-01T12:01:00Z"))), [Some(60)]);
+    assert_eq!(settled(&with_start("job-9", "2026-01-01T12:00:30Z", None)), [], "another Workload of the name");
+    assert_eq!(settled(&with_start("job-8", created, None)), [], "it was deleted before it started");
+}
+
+#[test]
+fn the_percentile_of_a_live_forecast_is_corrected_by_the_memory_and_the_median_is_not() {
+    let mut objects = objects();
+    let mut calibration = Calibration::default();
+    let begin: Timestamp = "2026-01-01T11:00:00Z".parse().expect("a time");
+    for number in 0..12_i64 {
+        let at = Time::from_seconds(begin.as_second() + number);
+        calibration.add(Made {
+            workload: berth_engine::model::WorkloadKey {
+                namespace: "team".into(),
+                name: format!("old-{number}").into(),
+            },
+            cluster_queue: "team".into(),
+            at,
+            drawn: Duration::from_secs(60),
+            stated: Duration::from_secs(180),
+            // Twice the forecast, with the minute that is added to both.
+            started: Some(at.after(Duration::from_secs(180))),
+        });
+    }
+    objects.memory = Some(Memory::default().with_forecasts(&calibration));
+    assert_eq!(objects.memory.as_ref().map(Memory::calibration), Some(calibration), "nothing is lost");
+    let (state, prospect) = known(&objects);
+    let last = forecast(&state, &prospect, Plan { draws: 1, only: Some(8) }).remove(0);
+    let seconds = |at: Option<Time>| at.map(|at| state.at.until(at).as_secs());
+    let nine = 9 * 3600;
+    assert_eq!(
+        [seconds(last.median), seconds(last.drawn), seconds(last.p90)],
+        [Some(nine), Some(nine), Some(2 * nine + 60)]
+    );
 }

@@ -118,7 +118,11 @@ fn the_memory_of_the_controllers_is_part_of_a_snapshot_under_the_new_names() {
     let created: Timestamp = "1970-01-01T00:00:00.25Z".parse().expect("a time");
     let (namespace, name) = ("acme-team".to_owned(), "job-secret-1".to_owned());
     let times = Times { namespace, name, created: Some(created), ..Times::default() };
-    let memory = Memory { preemptors: vec![preemptor("job-secret-1"), preemptor("secret-2")], times: vec![times] };
+    let memory = Memory {
+        preemptors: vec![preemptor("job-secret-1"), preemptor("secret-2")],
+        times: vec![times],
+        ..Memory::default()
+    };
     let mut all = objects();
     all[3]["metadata"]["creationTimestamp"] = json!("1970-01-01T00:00:00Z");
     let snapshot = Snapshot::of(all, Timestamp::UNIX_EPOCH).with_memory(Some(memory));
