@@ -1,7 +1,9 @@
 //! The machine's current usage, and the resulting shortages.
 //!
 //! Thresholds are the defaults of a kubelet's hard eviction: 100 MiB of memory, 10 % of the disk
-//! and 5 % of its inodes. Of process identifiers, 10 % must be free.
+//! and 5 % of its inodes. Of process identifiers, 10 % must be free. Unlike a kubelet's, the threshold
+//! of the disk is at most 4 GiB, because the disk of this machine is not the node's own: a tenth of
+//! some terabytes is no shortage, however full the user keeps the rest.
 //!
 //! Source: Kubernetes 1.35, "Node-pressure Eviction".
 
@@ -14,8 +16,10 @@ use crate::text::{line, number, read};
 
 /// Available bytes of memory below which memory is short.
 pub(crate) const MEMORY_FREE_MIN: u64 = 100 << 20;
-/// Free percentage of the disk below which space is short.
-pub(crate) const DISK_FREE_PERCENT: u64 = 10;
+/// Free percentage of the disk below which space is short, unless [`DISK_FREE_ENOUGH`] bytes are free.
+const DISK_FREE_PERCENT: u64 = 10;
+/// Free bytes of the disk above which space is not short.
+const DISK_FREE_ENOUGH: u64 = 4 << 30;
 /// Free percentage of the disk's inodes below which inodes are short.
 const INODES_FREE_PERCENT: u64 = 5;
 /// Free percentage of process identifiers below which they are short.
@@ -43,9 +47,14 @@ pub struct Figures {
 }
 
 /// A percentage of an amount, rounded down.
-pub(crate) fn share(amount: u64, percent: u64) -> u64 {
+fn share(amount: u64, percent: u64) -> u64 {
     // Divided first, because the product could overflow.
     amount / 100 * percent + amount % 100 * percent / 100
+}
+
+/// Free bytes below which a disk of this size is short of space.
+pub(crate) fn disk_free_min(size: u64) -> u64 {
+    share(size, DISK_FREE_PERCENT).min(DISK_FREE_ENOUGH)
 }
 
 impl Figures {
@@ -79,11 +88,11 @@ impl Figures {
             let (free, min) = (mebibytes(self.memory_available_bytes), mebibytes(MEMORY_FREE_MIN));
             format!("{free}Mi of memory is available, at least {min}Mi is required")
         });
-        let space_min = share(self.disk_bytes, DISK_FREE_PERCENT);
+        let space_min = disk_free_min(self.disk_bytes);
         let inodes_min = share(self.inodes, INODES_FREE_PERCENT);
         let disk = if self.disk_free_bytes < space_min {
             let (free, min) = (mebibytes(self.disk_free_bytes), mebibytes(space_min));
-            Some(format!("{free}Mi of the disk is free, at least {min}Mi ({DISK_FREE_PERCENT} %) is required"))
+            Some(format!("{free}Mi of the disk is free, at least {min}Mi is required"))
         } else if self.inodes_free < inodes_min {
             let free = self.inodes_free;
             Some(format!(
@@ -201,8 +210,12 @@ mod tests {
         assert_eq!(enough().pressure(), Pressure::default());
         let memory = Figures { memory_available_bytes: 99 << 20, ..enough() }.pressure();
         assert_eq!(memory.memory.as_deref(), Some("99Mi of memory is available, at least 100Mi is required"));
-        let disk = Figures { disk_free_bytes: 9 << 30, ..enough() }.pressure();
-        assert_eq!(disk.disk.as_deref(), Some("9216Mi of the disk is free, at least 10240Mi (10 %) is required"));
+        let disk = Figures { disk_bytes: 20 << 30, disk_free_bytes: 1 << 30, ..enough() }.pressure();
+        assert_eq!(disk.disk.as_deref(), Some("1024Mi of the disk is free, at least 2048Mi is required"));
+        let large = Figures { disk_bytes: 2 << 40, disk_free_bytes: 4 << 30, ..enough() };
+        assert_eq!(large.pressure(), Pressure::default());
+        let disk = Figures { disk_free_bytes: 3 << 30, ..large }.pressure();
+        assert_eq!(disk.disk.as_deref(), Some("3072Mi of the disk is free, at least 4096Mi is required"));
         let inodes = Figures { inodes_free: 49, ..enough() }.pressure();
         assert_eq!(inodes.disk.as_deref(), Some("49 inodes of the disk are free, at least 50 (5 %) are required"));
         let pids = Figures { pids_used: 901, ..enough() }.pressure();

@@ -72,10 +72,7 @@ impl Machine for ThisMachine {
     }
 
     fn margin(&self) -> Margin {
-        Margin {
-            memory_bytes: figures::MEMORY_FREE_MIN,
-            disk_bytes: figures::share(self.facts.disk_bytes, figures::DISK_FREE_PERCENT),
-        }
+        Margin { memory_bytes: figures::MEMORY_FREE_MIN, disk_bytes: figures::disk_free_min(self.facts.disk_bytes) }
     }
 
     fn pressure(&self) -> io::Result<Pressure> {

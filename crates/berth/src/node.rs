@@ -158,6 +158,10 @@ impl NodeOptions {
         let mut report = vec![format!("pods run as processes of {}: isolation {}", facts.name, isolation.level)];
         report.extend(isolation.reasons);
         report.push(format!("pod network: {network_report}"));
+        let shortages = machine.pressure().context("the current usage of this machine")?;
+        for shortage in [shortages.memory, shortages.disk, shortages.pids].into_iter().flatten() {
+            report.push(format!("WARNING: no pod is scheduled to this machine for now: {shortage}"));
+        }
         let options = KubeletOptions {
             cluster_dns: network.cluster_dns().into_iter().map(IpAddr::from).collect(),
             cluster_dns_on_host: network.cluster_dns_on_host().into_iter().map(IpAddr::from).collect(),
