@@ -28,7 +28,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::job::facts::is_deleted;
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 /// How long an evicted pod without a deletion timestamp counts as disrupted.
 pub const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);

@@ -3,7 +3,7 @@
 //!
 //! All access to Kubernetes goes through a client, and all time through a clock, so that the same
 //! controllers run in `berth up` and in virtual time. Decisions are pure functions of snapshots
-//! (`scheduling`, `autoscaler::scale_up`, …); the controllers read caches, call these functions and
+//! (`placement`, `autoscaler::scale_up`, …); the controllers read caches, call these functions and
 //! write the result. State that must survive a restart is in the API: a pod ends at its start time
 //! plus its duration, and an ordered machine is listed in its pool's status.
 
@@ -22,6 +22,7 @@ pub mod kubelet;
 pub mod logs;
 pub mod machine;
 pub mod metrics;
+pub mod placement;
 pub mod pod_autoscaler;
 pub mod pod_groups;
 pub mod pools;
@@ -29,7 +30,7 @@ pub mod provisioning;
 pub mod replicas;
 pub mod roles;
 pub mod scheduler;
-pub mod scheduling;
+
 pub mod storage;
 pub mod taint_eviction;
 

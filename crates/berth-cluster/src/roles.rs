@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 const CONTROLLER: &str = "clusterrole-aggregation-controller";
 /// Index key of all aggregated roles.

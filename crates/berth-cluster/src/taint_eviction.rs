@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::indexes::pods_by_node;
-use crate::scheduling::tolerates;
+use crate::placement::tolerates;
 
 /// Effect of the taints that evict pods.
 const NO_EXECUTE: &str = "NoExecute";

@@ -12,7 +12,7 @@ use berth_runtime::{Action, Cache, Error, EventType, Manager, ObjectKey, Reconci
 use k8s_openapi::api::core::v1::{ContainerPort, Pod, PodSpec};
 
 use crate::network::Network;
-use crate::proxy::{Front, Owner, Place, Wanted};
+use crate::proxy::{ListenAddress, Owner, Place, Wanted};
 use crate::published::Protocol;
 
 /// Adds the controller of host ports.
@@ -89,9 +89,9 @@ fn wanted(spec: &PodSpec, pod: Ipv4Addr, place: &impl Place, is_shared: bool) ->
         };
         for address in addresses {
             let address = SocketAddr::new(IpAddr::V4(address), host_port);
-            let front = Front { address, protocol, clients: place.node_clients() };
-            if !all.iter().any(|known: &Wanted| known.front == front) {
-                all.push(Wanted { front, endpoints: vec![SocketAddr::new(pod.into(), own)], affinity: None });
+            let listen_at = ListenAddress { address, protocol, clients: place.node_clients() };
+            if !all.iter().any(|known: &Wanted| known.listen_at == listen_at) {
+                all.push(Wanted { listen_at, endpoints: vec![SocketAddr::new(pod.into(), own)], affinity: None });
             }
         }
     }
@@ -138,7 +138,7 @@ mod tests {
         let all = wanted(&spec, Ipv4Addr::new(10, 200, 0, 2), &Machine, is_shared);
         let shown: Vec<String> = all
             .iter()
-            .map(|it| format!("{} {} -> {}", it.front.protocol.label(), it.front.address, it.endpoints[0]))
+            .map(|it| format!("{} {} -> {}", it.listen_at.protocol.label(), it.listen_at.address, it.endpoints[0]))
             .collect();
         assert_eq!(shown, expected);
     }

@@ -10,7 +10,7 @@ use berth_runtime::Manager;
 use clap::Args;
 
 use crate::audit::AuditOptions;
-use crate::front::{Front, FrontOptions};
+use crate::bound_server::{BoundServer, ServerOptions};
 use crate::time::TimeOptions;
 use crate::{identity, process};
 
@@ -18,7 +18,7 @@ use crate::{identity, process};
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
-    front: FrontOptions,
+    server: ServerOptions,
     /// The ClusterConfiguration file that `berth cluster` reads with --config. The logs of
     /// simulated containers and the admission of AppWrappers depend on it.
     #[arg(long, value_name = "FILE")]
@@ -43,8 +43,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
-    let front = Front::open(&options.front).await?;
-    let time = options.time.clock(front.data_dir())?;
+    let bound = BoundServer::open(&options.server).await?;
+    let time = options.time.clock(bound.data_dir())?;
     let (clock, same_time) = (time.clock.clone(), time.options()?);
     let keeper = time.keep();
     let read = |file: &Option<PathBuf>| file.as_deref().map(process::read).transpose();
@@ -54,12 +54,12 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         operators: berth_operators::Options::from(&cluster.operators),
         clock: clock.clone(),
         seed,
-        storage: front.storage(),
+        storage: bound.storage(),
         controllers: controller_configuration(read(&options.controller_config)?)?,
         pod_security: Default::default(),
-        token_key: Some(front.pki().token_key().clone()),
+        token_key: Some(bound.pki().token_key().clone()),
         audit: options.audit.log()?,
-        front_proxy: Some(front.front_proxy()?),
+        front_proxy: Some(bound.front_proxy()?),
         controllers_elsewhere: true,
         bare: options.bare,
         field_owners: true,
@@ -71,13 +71,13 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     api.logs().connect(&mut manager, cluster.pods, seed);
     let logs = tokio::spawn(manager.run(std::future::pending()));
 
-    front.write_kubeconfig()?;
-    let cluster = front.pki().client(CLUSTER_USER, Some("system:masters"))?;
-    let cluster = front.write_kubeconfig_of("cluster", &cluster)?;
-    let controller = front.pki().client(rights::USER, Some("system:serviceaccounts"))?;
-    let controller = front.write_kubeconfig_of("controller", &controller)?;
-    let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
-    let serving = front.serve(api.server().clone());
+    bound.write_kubeconfig()?;
+    let cluster = bound.pki().client(CLUSTER_USER, Some("system:masters"))?;
+    let cluster = bound.write_kubeconfig_of("cluster", &cluster)?;
+    let controller = bound.pki().client(rights::USER, Some("system:serviceaccounts"))?;
+    let controller = bound.write_kubeconfig_of("controller", &controller)?;
+    let (url, kubeconfig) = (bound.url(), bound.kubeconfig().to_owned());
+    let serving = bound.serve(api.server().clone());
     let identity = identity::announce(api.server(), clock, seed);
 
     let time = same_time.map(|options| format!(" {options}")).unwrap_or_default();

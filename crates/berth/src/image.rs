@@ -11,7 +11,7 @@ use berth_images::{Declared, Mapping, Name, Origin, Removed, Store, Target};
 use berth_pod_runtime::RegistryCredential;
 use clap::{Args, Subcommand};
 
-use crate::front::default_data_dir;
+use crate::bound_server::default_data_dir;
 use crate::process;
 
 /// Folder of the images in the data folder.
@@ -92,7 +92,7 @@ enum Command {
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     let data = options.data_dir.clone().map_or_else(default_data_dir, Ok)?;
     // The folder must be private before it contains layers.
-    process::private_folder(&data, crate::front::is_ours).context("--data-dir, or the user's data folder")?;
+    process::private_folder(&data, crate::bound_server::is_ours).context("--data-dir, or the user's data folder")?;
     let store = Store::open(&data.join(FOLDER))?;
     match &options.command {
         Command::Import { path, name } => import(&store, path, name.as_deref()),

@@ -19,7 +19,7 @@ use berth_pod_runtime::{Machine, PodRuntime};
 use clap::{Args, ValueEnum};
 use tokio::task::JoinSet;
 
-use crate::front::Front;
+use crate::bound_server::BoundServer;
 use crate::node_health::MachineProbe;
 use crate::{image, process};
 
@@ -127,14 +127,14 @@ impl NodeOptions {
     /// # Errors
     /// The machine cannot be described, the requested isolation does not work, or the folder cannot
     /// be used.
-    pub async fn open(&self, front: &Front, cluster: &ClusterConfiguration) -> anyhow::Result<Option<OpenNode>> {
+    pub async fn open(&self, bound: &BoundServer, cluster: &ClusterConfiguration) -> anyhow::Result<Option<OpenNode>> {
         if !self.runs_processes(cluster) {
             return Ok(None);
         }
-        let data = front.folder();
+        let data = bound.folder();
         let folder = data.join(FOLDER);
         // Pods may run as other users, and must be able to reach their folders within this folder.
-        process::private_folder(&folder, crate::front::is_ours).context("the folder of the node")?;
+        process::private_folder(&folder, crate::bound_server::is_ours).context("the folder of the node")?;
         let found = berth_machine::detect(Path::new("/"));
         let found = match &self.devices {
             Some(file) => {
@@ -149,7 +149,7 @@ impl NodeOptions {
             ProcessRuntime::prepare(self.process_runtime(&folder, data, helper.clone(), &cluster.images)?).await?;
         let isolation = prepared.isolation().clone();
         let addresses = &machine.facts().addresses;
-        let options = self.network(&folder, front.address(), addresses, isolation.level, helper)?;
+        let options = self.network(&folder, bound.address(), addresses, isolation.level, helper)?;
         let (network, network_report) = Network::open(options).await?;
         let runtime = Arc::new(prepared.open(Some(network.clone())).await?);
         // Addresses of pods that ended while this process did not run.
@@ -183,7 +183,7 @@ impl NodeOptions {
         folders.insert(process.name.clone(), Arc::new(DiskFolders::new(data.join(VOLUMES))));
         let health = Arc::new(MachineProbe::new());
         let node = Node { process, machine, folders, network: network.clone(), health };
-        Ok(Some(OpenNode { node, report, runtime, network, stop_pods: self.stop_pods || front.data_dir().is_none() }))
+        Ok(Some(OpenNode { node, report, runtime, network, stop_pods: self.stop_pods || bound.data_dir().is_none() }))
     }
 
     fn network(

@@ -144,7 +144,7 @@ const ROUNDING: SignedDuration = SignedDuration::from_millis(1);
 
 /// The stored cluster time.
 #[derive(Clone, Copy)]
-struct Kept {
+struct StoredTime {
     /// A time that cluster time has not passed.
     bound: Timestamp,
     /// The clock's progress; `None` if the cluster stopped at the bound.
@@ -160,7 +160,7 @@ struct Running {
     scale: f64,
 }
 
-impl Kept {
+impl StoredTime {
     /// The latest possible cluster time at the real time `now`: the clock ran no longer than until
     /// now, and not past its bound.
     fn passed(&self, now: Timestamp) -> Timestamp {
@@ -218,7 +218,7 @@ impl ClusterTime {
             // too early.
             let (real, cluster) = (Clock::system().now(), clock.now());
             let running = Some(Running { cluster, real, scale });
-            Kept { bound: cluster.checked_add(ahead).unwrap_or(Timestamp::MAX), running }
+            StoredTime { bound: cluster.checked_add(ahead).unwrap_or(Timestamp::MAX), running }
         };
         keep(&file, bound());
         let (clock, path) = (self.clock.clone(), file.clone());
@@ -256,7 +256,7 @@ impl Keeper {
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
-        keep(&self.file, Kept { bound: self.clock.now(), running: None });
+        keep(&self.file, StoredTime { bound: self.clock.now(), running: None });
     }
 }
 
@@ -266,7 +266,7 @@ impl Drop for Keeper {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
+fn read(file: &Path) -> anyhow::Result<Option<StoredTime>> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -281,26 +281,26 @@ fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
     })
 }
 
-fn parse(text: &str) -> Option<Kept> {
+fn parse(text: &str) -> Option<StoredTime> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     match fields[..] {
-        [bound] => Some(Kept { bound: bound.parse().ok()?, running: None }),
+        [bound] => Some(StoredTime { bound: bound.parse().ok()?, running: None }),
         [bound, cluster, real, factor] => {
             let (cluster, real, scale) = (cluster.parse().ok()?, real.parse().ok()?, scale(factor).ok()?);
-            Some(Kept { bound: bound.parse().ok()?, running: Some(Running { cluster, real, scale }) })
+            Some(StoredTime { bound: bound.parse().ok()?, running: Some(Running { cluster, real, scale }) })
         }
         _ => None,
     }
 }
 
-fn keep(file: &Path, time: Kept) {
+fn keep(file: &Path, time: StoredTime) {
     if let Err(error) = write(file, time) {
         tracing::warn!("cannot store cluster time: {error:#}");
     }
 }
 
 /// Replaces the whole file: after a crash it has the old or the new content.
-fn write(file: &Path, time: Kept) -> anyhow::Result<()> {
+fn write(file: &Path, time: StoredTime) -> anyhow::Result<()> {
     let new = file.with_extension("new");
     let written = || {
         let mut handle = File::create(&new)?;

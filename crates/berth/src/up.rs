@@ -11,8 +11,8 @@ use berth_embedded::{Embedded, Options as EmbeddedOptions, cluster_configuration
 use clap::Args;
 
 use crate::audit::AuditOptions;
+use crate::bound_server::{BoundServer, ServerOptions};
 use crate::forecast_options::ForecastOptions;
-use crate::front::{Front, FrontOptions};
 use crate::journal::JournalOptions;
 use crate::node::{NodeOptions, OpenNode};
 use crate::node_health::{self, AutopilotOptions};
@@ -24,7 +24,7 @@ use crate::{identity, process};
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
-    front: FrontOptions,
+    server: ServerOptions,
     /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4
     /// pool.
     #[arg(long, value_name = "FILE")]
@@ -54,8 +54,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn up(options: &Options) -> anyhow::Result<ExitCode> {
-    let front = Front::open(&options.front).await?;
-    let time = options.time.clock(front.data_dir())?;
+    let bound = BoundServer::open(&options.server).await?;
+    let time = options.time.clock(bound.data_dir())?;
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
     let keeper = time.keep();
@@ -66,7 +66,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
             "--time-scale needs simulated pods, because processes run in real time; omit --time-scale or --runtime process"
         );
     }
-    let opened = options.node.open(&front, &configured).await?;
+    let opened = options.node.open(&bound, &configured).await?;
     let autopilot = options.autopilot.bind().await?;
     let pages = options.pages.bind().await?;
     let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();
@@ -74,13 +74,13 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let embedded = Embedded::start(EmbeddedOptions {
         clock: time.clock,
         seed: process::entropy()?,
-        storage: front.storage(),
+        storage: bound.storage(),
         cluster,
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
-        root_ca: Some(front.pki().authority_pem().to_owned()),
-        token_key: Some(front.pki().token_key().clone()),
+        root_ca: Some(bound.pki().authority_pem().to_owned()),
+        token_key: Some(bound.pki().token_key().clone()),
         audit: options.audit.log()?,
-        front_proxy: Some(front.front_proxy()?),
+        front_proxy: Some(bound.front_proxy()?),
         pod_security: options.node.pod_security(&configured),
         node,
         apart: false,
@@ -89,9 +89,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         forecasts: options.forecasts.written(),
     })
     .await?;
-    front.write_kubeconfig()?;
-    let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
-    let serving = front.serve(embedded.server().clone());
+    bound.write_kubeconfig()?;
+    let (url, kubeconfig) = (bound.url(), bound.kubeconfig().to_owned());
+    let serving = bound.serve(embedded.server().clone());
     let identity = identity::announce(embedded.server(), embedded.clock(), process::entropy()?);
 
     let mut tasks = tokio::task::JoinSet::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, fits, place};
+use crate::placement::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, fits, place};
 
 /// New nodes and the pods on them.
 #[derive(Default)]

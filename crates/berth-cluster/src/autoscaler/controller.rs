@@ -25,9 +25,9 @@ use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
 use super::scale_up::{Growth, plan_scale_up};
 use super::view::{View, is_node_bound};
 use crate::Site;
+use crate::placement::{PodInfo, Storage, allocation, created_claims};
 use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::{Classes, Promised, booked};
-use crate::scheduling::{PodInfo, Storage, allocation, created_claims};
 use crate::storage::facts;
 
 /// Adds the autoscaler, unless the configuration disables it.

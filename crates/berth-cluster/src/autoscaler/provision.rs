@@ -14,8 +14,8 @@ use berth_api::berth::{
 use berth_apimachinery::well_known::{self, ZONE};
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::placement::{PodInfo, tolerates};
 use crate::random::hash;
-use crate::scheduling::{PodInfo, tolerates};
 
 const ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
 const TPU: &str = "cloud.google.com/gke-tpu-accelerator";

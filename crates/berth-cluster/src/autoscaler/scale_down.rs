@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::view::{View, is_complete, is_node_bound};
+use crate::placement::{Cluster, NodeState, Packing, Placement, PodInfo, place};
 use crate::pools::{REMOVAL_TAINT, request_of};
-use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, place};
 
 /// Soft taint of unneeded nodes. Its value is the time since which the node is unneeded, in Unix
 /// seconds.

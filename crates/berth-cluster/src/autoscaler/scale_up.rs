@@ -12,8 +12,8 @@ use kube::ResourceExt;
 use super::binpack::{Packed, pack};
 use super::provision::derive_pool;
 use super::view::{View, add_capacity};
+use crate::placement::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
 use crate::pools::{template, zones};
-use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
 
 /// Exclusive upper bound of the numbers in the names of pools that node auto-provisioning creates
 /// for equal TPU slices.

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Site;
+use crate::placement::{PodInfo, Storage};
 use crate::pools::{REMOVAL_TAINT, template};
-use crate::scheduling::{PodInfo, Storage};
 
 fn configuration(more: Value) -> ClusterConfiguration {
     let mut spec = json!({ "autoscaling": { "unneededTime": "60s", "delayAfterAdd": "0s" } });

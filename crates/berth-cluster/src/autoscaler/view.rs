@@ -12,9 +12,9 @@ use kube::ResourceExt;
 
 use crate::Site;
 use crate::devices::slices_of;
+use crate::placement::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, place};
 use crate::pools::{POOL_LABEL, REMOVAL_TAINT, has_taint, is_ready, request_of, template, zones};
 use crate::replicas::daemon_set;
-use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, place};
 
 /// The snapshot of one scan.
 #[derive(Clone, Default)]

@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::job::facts::{is_deleted, is_terminated};
-use crate::scheduling::claim_owner;
+use crate::placement::claim_owner;
 
 /// Annotation of a created claim with its name in the pod.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";

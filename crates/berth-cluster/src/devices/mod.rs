@@ -5,7 +5,7 @@
 //! - `users`: releases claims whose pods have ended.
 //! - `publish`: publishes the devices that node pools declare, as a driver does.
 //!
-//! The pod scheduler allocates devices: [`crate::scheduling`].
+//! The pod scheduler allocates devices: [`crate::placement`].
 //!
 //! Source: Kubernetes documentation, "Dynamic Resource Allocation".
 

@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt};
 
 use super::FINALIZER;
 use crate::job::facts::is_terminated;
-use crate::scheduling::{claim_owner, device_claims_of};
+use crate::placement::{claim_owner, device_claims_of};
 
 /// Adds the controller.
 pub(super) fn install(manager: &mut Manager) {

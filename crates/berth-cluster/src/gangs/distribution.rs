@@ -2,13 +2,13 @@
 //!
 //! Documented choices, where Sakkara's KEP leaves them open:
 //! - `pack` uses as few units as possible. If one unit can take all pods, the one with the least
-//!   room is taken ("fullest fitting first"). Otherwise units are filled, the one with the most
-//!   room first; the rest goes to the unit with the least room that takes it.
+//!   capacity is taken ("fullest fitting first"). Otherwise units are filled, the one with the most
+//!   capacity first; the rest goes to the unit with the least capacity that takes it.
 //! - `spread` uses as many units as possible, and the largest part is as small as possible, then
-//!   the smallest part as large as possible. Larger parts go to units with more room ("least used
+//!   the smallest part as large as possible. Larger parts go to units with more capacity ("least used
 //!   first").
 //! - `partitions` uses exactly that many units, with parts as for `spread`. With `pack`, units with
-//!   the least room are taken first; with `spread`, those with the most.
+//!   the least capacity are taken first; with `spread`, those with the most.
 //! - Equal units are taken in the order of the tree: by name, nodes that the tree does not list
 //!   last.
 
@@ -20,8 +20,8 @@ use super::counts::{Bits, Counts, add_row, rows};
 const TABLE_WORDS_MAX: usize = 1 << 22;
 
 /// The number of pods of each unit, with the sum `size`; `None` if there is no such distribution.
-/// `room` is the number of pods that each unit could take if it were used alone.
-pub fn distribute(sets: &[&Counts], room: &[usize], constraint: &Constraint, size: usize) -> Option<Vec<usize>> {
+/// `capacity` is the number of pods that each unit could take if it were used alone.
+pub fn distribute(sets: &[&Counts], capacity: &[usize], constraint: &Constraint, size: usize) -> Option<Vec<usize>> {
     let plain: Option<Vec<usize>> = sets
         .iter()
         .map(|set| match set {
@@ -31,19 +31,19 @@ pub fn distribute(sets: &[&Counts], room: &[usize], constraint: &Constraint, siz
         .collect();
     match plain.filter(|_| constraint.partitions.is_none()) {
         Some(most) if most.iter().fold(0_usize, |sum, it| sum.saturating_add(*it)) < size => None,
-        Some(most) if constraint.shape == Shape::Pack => Some(pack(&most, room, size)),
-        Some(most) => Some(spread(&most, room, size)),
-        None => by_tables(sets, room, constraint, size),
+        Some(most) if constraint.shape == Shape::Pack => Some(pack(&most, capacity, size)),
+        Some(most) => Some(spread(&most, capacity, size)),
+        None => by_tables(sets, capacity, constraint, size),
     }
 }
 
-fn pack(most: &[usize], room: &[usize], size: usize) -> Vec<usize> {
+fn pack(most: &[usize], capacity: &[usize], size: usize) -> Vec<usize> {
     let mut counts = vec![0; most.len()];
     let mut left = size;
     while left > 0 {
         let free = (0..most.len()).filter(|unit| counts[*unit] == 0 && most[*unit] > 0);
-        let fitting = free.clone().filter(|unit| most[*unit] >= left).min_by_key(|unit| (room[*unit], *unit));
-        let Some(unit) = fitting.or_else(|| free.min_by_key(|unit| (usize::MAX - most[*unit], room[*unit], *unit)))
+        let fitting = free.clone().filter(|unit| most[*unit] >= left).min_by_key(|unit| (capacity[*unit], *unit));
+        let Some(unit) = fitting.or_else(|| free.min_by_key(|unit| (usize::MAX - most[*unit], capacity[*unit], *unit)))
         else {
             break;
         };
@@ -53,7 +53,7 @@ fn pack(most: &[usize], room: &[usize], size: usize) -> Vec<usize> {
     counts
 }
 
-fn spread(most: &[usize], room: &[usize], size: usize) -> Vec<usize> {
+fn spread(most: &[usize], capacity: &[usize], size: usize) -> Vec<usize> {
     let filled = |height: usize| most.iter().map(|most| (*most).min(height)).sum::<usize>();
     // The largest height to which all units can be filled.
     let (mut low, mut high) = (0, size);
@@ -64,7 +64,7 @@ fn spread(most: &[usize], room: &[usize], size: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = most.iter().map(|most| (*most).min(low)).collect();
     let mut left = size - filled(low);
     let mut higher: Vec<usize> = (0..most.len()).filter(|unit| most[*unit] > low).collect();
-    higher.sort_by_key(|unit| (usize::MAX - room[*unit], *unit));
+    higher.sort_by_key(|unit| (usize::MAX - capacity[*unit], *unit));
     for unit in higher {
         if left == 0 {
             break;
@@ -86,7 +86,7 @@ fn is_reachable(sets: &[Counts], used: usize, size: usize) -> bool {
     rows(&sets, used, size)[used].contains(size)
 }
 
-fn by_tables(sets: &[&Counts], room: &[usize], constraint: &Constraint, size: usize) -> Option<Vec<usize>> {
+fn by_tables(sets: &[&Counts], capacity: &[usize], constraint: &Constraint, size: usize) -> Option<Vec<usize>> {
     if size == 0 {
         return Some(vec![0; sets.len()]);
     }
@@ -110,12 +110,12 @@ fn by_tables(sets: &[&Counts], room: &[usize], constraint: &Constraint, size: us
         _ => (1, size),
     };
     let bounded = within(&usable_sets, least, most, size);
-    // Few large parts for `pack` over several units, and larger parts for units with more room.
-    let most_room_first = constraint.shape == Shape::Spread || constraint.partitions.is_none() && used != Some(1);
+    // Few large parts for `pack` over several units, and larger parts for units with more capacity.
+    let most_capacity_first = constraint.shape == Shape::Spread || constraint.partitions.is_none() && used != Some(1);
     let mut order: Vec<usize> = (0..usable.len()).collect();
     order.sort_by_key(|at| {
-        let room = room[usable[*at]];
-        (if most_room_first { usize::MAX - room } else { room }, *at)
+        let capacity = capacity[usable[*at]];
+        (if most_capacity_first { usize::MAX - capacity } else { capacity }, *at)
     });
     let ordered: Vec<&Counts> = order.iter().map(|at| &bounded[*at]).collect();
     let chosen = choose(&ordered, used, size)?;

@@ -7,11 +7,12 @@ use super::constraints::Constraints;
 use super::member::assign;
 use super::solver::{Refusal, solve};
 use super::topology::{Topology, Tree};
-use crate::scheduling::{
-    Cluster, Placement, PodInfo, Ranking, Room, Unfit, check_places, needs_check, place_by, room, room_of_node,
+use crate::placement::{
+    Capacity, Cluster, Placement, PodInfo, Ranking, Unfit, capacity, capacity_of_node, check_places, needs_check,
+    place_by,
 };
 
-/// Maximum number of corrections of the room of a node for pods that exclude each other.
+/// Maximum number of corrections of the capacity of a node for pods that exclude each other.
 const CORRECTIONS_MAX: usize = 64;
 
 /// A gang to place.
@@ -61,38 +62,44 @@ impl Request<'_> {
         self.pods.windows(2).all(|pair| pair[0].class() == pair[1].class() || pair[0].is_placed_like(&pair[1]))
     }
 
-    /// The room of all nodes for the first pod.
-    pub fn room(&self, cluster: &Cluster) -> Room {
-        room(&self.pods[0], cluster, self.pods.len())
+    /// The capacity of all nodes for the first pod.
+    pub fn capacity(&self, cluster: &Cluster) -> Capacity {
+        capacity(&self.pods[0], cluster, self.pods.len())
     }
 
-    /// Computes the room of these nodes anew, after their pods have changed.
-    pub fn update_room<'b>(&self, room: &mut Room, cluster: &Cluster, nodes: impl Iterator<Item = &'b str>) {
+    /// Computes the capacity of these nodes anew, after their pods have changed.
+    pub fn update_capacity<'b>(
+        &self,
+        capacity: &mut Capacity,
+        cluster: &Cluster,
+        nodes: impl Iterator<Item = &'b str>,
+    ) {
         for node in nodes {
-            match room_of_node(&self.pods[0], cluster, node, self.pods.len()) {
-                0 => room.pods.remove(node),
-                count => room.pods.insert(node.to_owned(), count),
+            match capacity_of_node(&self.pods[0], cluster, node, self.pods.len()) {
+                0 => capacity.pods.remove(node),
+                count => capacity.pods.insert(node.to_owned(), count),
             };
         }
     }
 
-    /// Places all pods, or none. `room` is that of the cluster.
+    /// Places all pods, or none. `capacity` is that of the cluster.
     ///
     /// # Errors
     /// Not all pods can be placed.
-    pub fn place(&self, cluster: &Cluster, room: &Room) -> Result<Plan, Misfit> {
+    pub fn place(&self, cluster: &Cluster, capacity: &Capacity) -> Result<Plan, Misfit> {
         if !self.is_uniform() {
             return self.place_each(cluster);
         }
         let tree = self.topology.tree(cluster.nodes().map(|node| node.name()));
-        let mut rooms: BTreeMap<&str, usize> = room.pods.iter().map(|(node, count)| (node.as_str(), *count)).collect();
-        let misfit = |fits, hard| Misfit { fits, hard, reasons: room.reasons.clone() };
+        let mut capacities: BTreeMap<&str, usize> =
+            capacity.pods.iter().map(|(node, count)| (node.as_str(), *count)).collect();
+        let misfit = |fits, hard| Misfit { fits, hard, reasons: capacity.reasons.clone() };
         let by_name: BTreeMap<&str, &Arc<PodInfo>> = self.pods.iter().map(|pod| (pod.key.name.as_str(), pod)).collect();
         let mut corrections = 0;
         loop {
             let solution =
-                solve(&tree, &rooms, self.constraints, self.pods.len()).map_err(|refusal| match refusal {
-                    Refusal::NoRoom { fits } => misfit(Some(fits), Vec::new()),
+                solve(&tree, &capacities, self.constraints, self.pods.len()).map_err(|refusal| match refusal {
+                    Refusal::NoCapacity { fits } => misfit(Some(fits), Vec::new()),
                     Refusal::Hard(hard) => misfit(None, hard),
                 })?;
             let members = assign(&tree, &solution, by_name.keys().map(|name| (*name).to_owned()).collect());
@@ -103,11 +110,11 @@ impl Request<'_> {
                     places.iter().map(|(pod, node)| (pod.clone(), tree.unit(*node).name.clone())).collect();
                 if let Err((node, count)) = check_places(cluster, &named) {
                     corrections += 1;
-                    let known = room.pods.get_key_value(&node).map(|(node, _)| node.as_str());
+                    let known = capacity.pods.get_key_value(&node).map(|(node, _)| node.as_str());
                     let Some(node) = known.filter(|_| corrections <= CORRECTIONS_MAX) else {
                         return Err(misfit(Some(0), Vec::new()));
                     };
-                    rooms.insert(node, count);
+                    capacities.insert(node, count);
                     continue;
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Source: kubernetes-sigs/scheduler-plugins, `pkg/coscheduling`. The messages are the plugin's.
 
-use crate::scheduling::Resources;
+use crate::placement::Resources;
 
 /// The fields of a PodGroup that scheduling needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -28,7 +28,7 @@ pub struct Solution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Only so many pods fit on the nodes.
-    NoRoom {
+    NoCapacity {
         /// Number of pods that fit.
         fits: usize,
     },
@@ -36,20 +36,20 @@ pub enum Refusal {
     Hard(Vec<String>),
 }
 
-/// Places `size` pods. `room` is the number of pods that fit on each node, by name; nodes that it
+/// Places `size` pods. `capacity` is the number of pods that fit on each node, by name; nodes that it
 /// does not list have none. Constraints on levels that the tree does not have are ignored.
 ///
 /// # Errors
 /// Not all pods can be placed.
 pub fn solve(
     tree: &Tree,
-    room: &BTreeMap<&str, usize>,
+    capacity: &BTreeMap<&str, usize>,
     constraints: &Constraints,
     size: usize,
 ) -> Result<Solution, Refusal> {
-    let rooms = rooms(tree, room);
-    if rooms[0] < size {
-        return Err(Refusal::NoRoom { fits: rooms[0] });
+    let capacities = capacities(tree, capacity);
+    if capacities[0] < size {
+        return Err(Refusal::NoCapacity { fits: capacities[0] });
     }
     let by_depth = |name: &String| constraints.get(name).copied().unwrap_or_default();
     // The constraint of depth d is that on the units of depth d; the root has none.
@@ -57,7 +57,7 @@ pub fn solve(
         std::iter::once(Constraint::default()).chain(tree.levels.iter().map(by_depth)).collect();
     let mut given_up = Vec::new();
     loop {
-        if let Some(counts) = attempt(tree, &rooms, &of_depth, size) {
+        if let Some(counts) = attempt(tree, &capacities, &of_depth, size) {
             return Ok(Solution { counts, given_up });
         }
         match give_up(tree, &mut of_depth) {
@@ -68,17 +68,17 @@ pub fn solve(
 }
 
 /// The number of pods that fit in each unit without constraints.
-fn rooms(tree: &Tree, room: &BTreeMap<&str, usize>) -> Vec<usize> {
-    let mut rooms = vec![0_usize; tree.len()];
+fn capacities(tree: &Tree, capacity: &BTreeMap<&str, usize>) -> Vec<usize> {
+    let mut capacities = vec![0_usize; tree.len()];
     for node in tree.nodes() {
-        rooms[node] = room.get(tree.unit(node).name.as_str()).copied().unwrap_or(0);
+        capacities[node] = capacity.get(tree.unit(node).name.as_str()).copied().unwrap_or(0);
     }
     // Units come after those that contain them.
     for index in (1..tree.len()).rev() {
         let parent = tree.unit(index).parent;
-        rooms[parent] = rooms[parent].saturating_add(rooms[index]);
+        capacities[parent] = capacities[parent].saturating_add(capacities[index]);
     }
-    rooms
+    capacities
 }
 
 /// Gives up the next soft constraint, and returns its name.
@@ -118,8 +118,8 @@ fn set_fields(tree: &Tree, of_depth: &[Constraint]) -> Vec<String> {
 }
 
 /// The counts of nodes under these constraints; `None` if they cannot be met.
-fn attempt(tree: &Tree, rooms: &[usize], of_depth: &[Constraint], size: usize) -> Option<Vec<(usize, usize)>> {
-    let sets = sets(tree, rooms, of_depth, size);
+fn attempt(tree: &Tree, capacities: &[usize], of_depth: &[Constraint], size: usize) -> Option<Vec<(usize, usize)>> {
+    let sets = sets(tree, capacities, of_depth, size);
     if !sets[0].contains(size) {
         return None;
     }
@@ -132,8 +132,8 @@ fn attempt(tree: &Tree, rooms: &[usize], of_depth: &[Constraint], size: usize) -
         }
         let constraint = &of_depth[tree.unit(index).depth + 1];
         let of_children: Vec<&Counts> = children.iter().map(|child| &sets[*child]).collect();
-        let room_of_children: Vec<usize> = children.iter().map(|child| rooms[*child]).collect();
-        let parts = distribute(&of_children, &room_of_children, constraint, counts[index])?;
+        let capacity_of_children: Vec<usize> = children.iter().map(|child| capacities[*child]).collect();
+        let parts = distribute(&of_children, &capacity_of_children, constraint, counts[index])?;
         for (child, part) in children.iter().zip(parts) {
             counts[*child] = part;
         }
@@ -142,12 +142,12 @@ fn attempt(tree: &Tree, rooms: &[usize], of_depth: &[Constraint], size: usize) -
 }
 
 /// The numbers of pods that each unit can get.
-fn sets(tree: &Tree, rooms: &[usize], of_depth: &[Constraint], size: usize) -> Vec<Counts> {
+fn sets(tree: &Tree, capacities: &[usize], of_depth: &[Constraint], size: usize) -> Vec<Counts> {
     let mut sets = vec![Counts::UpTo(0); tree.len()];
     for index in (0..tree.len()).rev() {
         let unit = tree.unit(index);
         let possible = if unit.depth == tree.levels.len() {
-            Counts::UpTo(rooms[index].min(size))
+            Counts::UpTo(capacities[index].min(size))
         } else {
             let below: Vec<&Counts> = unit.children.iter().map(|child| &sets[*child]).collect();
             Counts::sum(&below, of_depth[unit.depth + 1].partitions, size)

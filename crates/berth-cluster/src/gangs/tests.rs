@@ -13,7 +13,7 @@ use super::member::assign;
 use super::pod_group::{Rules, Siblings, check_resources, check_siblings, is_rejected};
 use super::solver::{Refusal, Solution, solve};
 use super::topology::{Topology, Tree};
-use crate::scheduling::Resources;
+use crate::placement::Resources;
 
 fn data(entries: &[(&str, String)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
@@ -29,13 +29,13 @@ fn two_racks() -> Topology {
     Topology::read(&data(&[("name", "t".into()), ("level-names", levels), ("tree", tree.to_string())])).unwrap()
 }
 
-/// Nodes with pods, as `node-0:3 node-1:3`, for the room of nodes 0 to 5.
-fn placed(room: [usize; 6], constraints: serde_json::Value, size: usize) -> Result<String, Refusal> {
+/// Nodes with pods, as `node-0:3 node-1:3`, for the capacity of nodes 0 to 5.
+fn placed(capacity: [usize; 6], constraints: serde_json::Value, size: usize) -> Result<String, Refusal> {
     let names: Vec<String> = (0..6).map(|number| format!("node-{number}")).collect();
-    let room: BTreeMap<&str, usize> = names.iter().map(String::as_str).zip(room).collect();
-    let tree = two_racks().tree(room.keys().copied());
+    let capacity: BTreeMap<&str, usize> = names.iter().map(String::as_str).zip(capacity).collect();
+    let tree = two_racks().tree(capacity.keys().copied());
     let constraints = constraints::read(&constraints.to_string()).unwrap();
-    let solution = solve(&tree, &room, &constraints, size)?;
+    let solution = solve(&tree, &capacity, &constraints, size)?;
     let mut text: Vec<String> =
         solution.counts.iter().map(|(node, count)| format!("{}:{count}", tree.unit(*node).name)).collect();
     text.extend(solution.given_up.iter().map(|name| format!("without {name}")));
@@ -45,7 +45,7 @@ fn placed(room: [usize; 6], constraints: serde_json::Value, size: usize) -> Resu
 #[test]
 fn a_group_is_packed_in_a_rack_and_spread_over_its_nodes() {
     let constraints = json!({ "rack": { "type": "pack" }, "node": { "type": "spread" } });
-    let of = |room| placed(room, constraints.clone(), 8).unwrap();
+    let of = |capacity| placed(capacity, constraints.clone(), 8).unwrap();
     assert_eq!(of([8, 8, 8, 8, 8, 8]), "node-0:3 node-1:3 node-2:2", "the ideal placement");
     assert_eq!(of([9, 3, 0, 0, 0, 0]), "node-0:5 node-1:3", "node-2 has no room, and rack-1 is full");
     assert_eq!(of([3, 0, 3, 1, 0, 2]), "node-0:3 node-2:3 node-3:1 node-5:1", "rack-0 takes six");
@@ -81,13 +81,13 @@ fn ranges_and_factors_bound_the_parts() {
 #[test]
 fn soft_constraints_are_given_up_from_the_bottom_and_hard_ones_never() {
     let constraints = |hard: bool| json!({ "rack": { "min": 4, "hard": hard }, "node": { "max": 1 } });
-    let rooms = [2, 1, 0, 2, 0, 0];
+    let capacities = [2, 1, 0, 2, 0, 0];
     assert_eq!(
-        placed(rooms, constraints(false), 5).unwrap(),
+        placed(capacities, constraints(false), 5).unwrap(),
         "node-0:2 node-1:1 node-3:2 without node.max without rack.min"
     );
-    assert_eq!(placed(rooms, constraints(true), 5), Err(Refusal::Hard(vec!["rack.min".into()])));
-    assert_eq!(placed(rooms, json!({}), 6), Err(Refusal::NoRoom { fits: 5 }));
+    assert_eq!(placed(capacities, constraints(true), 5), Err(Refusal::Hard(vec!["rack.min".into()])));
+    assert_eq!(placed(capacities, json!({}), 6), Err(Refusal::NoCapacity { fits: 5 }));
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn nodes_that_the_topology_does_not_list_are_units_of_their_own() {
     assert_eq!(paths, ["rack-0/node-1", "rack-1/node-4", "extra/extra"]);
     let flat = Topology::default().tree(["b", "a"].into_iter());
     assert_eq!(flat.levels, ["node"]);
-    let room = BTreeMap::from([("a", 1), ("b", 5)]);
-    let solution = solve(&flat, &room, &Constraints::new(), 5).unwrap();
+    let capacity = BTreeMap::from([("a", 1), ("b", 5)]);
+    let solution = solve(&flat, &capacity, &Constraints::new(), 5).unwrap();
     assert_eq!(solution.counts.len(), 1, "the node with room for all");
 }
 
@@ -225,9 +225,9 @@ fn distributions_are_the_best_of_all_possible_ones() {
             factor: (draw.below(4) == 0).then(|| 1 + draw.below(3)),
             ..Constraint::default()
         };
-        let room: Vec<usize> = (0..units).map(|_| draw.below(7)).collect();
+        let capacity: Vec<usize> = (0..units).map(|_| draw.below(7)).collect();
         let sets: Vec<Counts> =
-            room.iter().map(|room| Counts::UpTo((*room).min(size)).restricted(&bounds, size)).collect();
+            capacity.iter().map(|capacity| Counts::UpTo((*capacity).min(size)).restricted(&bounds, size)).collect();
         let constraint = Constraint {
             shape: if draw.below(2) == 0 { Shape::Pack } else { Shape::Spread },
             partitions: (draw.below(3) == 0).then(|| 1 + draw.below(3)),
@@ -235,27 +235,27 @@ fn distributions_are_the_best_of_all_possible_ones() {
         };
         let all = all_distributions(&sets, &constraint, size);
         let by_reference: Vec<&Counts> = sets.iter().collect();
-        let found = distribute(&by_reference, &room, &constraint, size);
+        let found = distribute(&by_reference, &capacity, &constraint, size);
         let sum = Counts::sum(&by_reference, constraint.partitions, size);
-        assert_eq!(sum.contains(size), !all.is_empty(), "case {case}: {room:?} {bounds:?} {constraint:?} {size}");
+        assert_eq!(sum.contains(size), !all.is_empty(), "case {case}: {capacity:?} {bounds:?} {constraint:?} {size}");
         let Some(found) = found else {
-            assert!(all.is_empty(), "case {case}: {room:?} {bounds:?} {constraint:?} {size} has {:?}", all[0]);
+            assert!(all.is_empty(), "case {case}: {capacity:?} {bounds:?} {constraint:?} {size} has {:?}", all[0]);
             continue;
         };
         assert!(
             all.contains(&found),
-            "case {case}: {found:?} is not allowed: {room:?} {bounds:?} {constraint:?} {size}"
+            "case {case}: {found:?} is not allowed: {capacity:?} {bounds:?} {constraint:?} {size}"
         );
         let used = |list: &[usize]| list.iter().filter(|count| **count > 0).count();
         let largest = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
         if constraint.shape == Shape::Pack && constraint.partitions.is_none() {
             let fewest = all.iter().map(|list| used(list)).min();
-            assert_eq!(Some(used(&found)), fewest, "case {case}: {found:?}, {room:?} {bounds:?} {size}");
+            assert_eq!(Some(used(&found)), fewest, "case {case}: {found:?}, {capacity:?} {bounds:?} {size}");
         } else {
             let most = all.iter().map(|list| used(list)).max();
-            assert_eq!(Some(used(&found)), most, "case {case}: {found:?}, {room:?} {bounds:?} {size}");
+            assert_eq!(Some(used(&found)), most, "case {case}: {found:?}, {capacity:?} {bounds:?} {size}");
             let even = all.iter().filter(|list| Some(used(list)) == most).map(|list| largest(list)).min();
-            assert_eq!(Some(largest(&found)), even, "case {case}: {found:?}, {room:?} {bounds:?} {size}");
+            assert_eq!(Some(largest(&found)), even, "case {case}: {found:?}, {capacity:?} {bounds:?} {size}");
         }
     }
 }
@@ -276,5 +276,5 @@ impl Draw {
 fn a_tree_without_nodes_is_empty() {
     let tree: Tree = two_racks().tree([].into_iter());
     assert!(tree.is_empty());
-    assert_eq!(solve(&tree, &BTreeMap::new(), &Constraints::new(), 1), Err(Refusal::NoRoom { fits: 0 }));
+    assert_eq!(solve(&tree, &BTreeMap::new(), &Constraints::new(), 1), Err(Refusal::NoCapacity { fits: 0 }));
 }

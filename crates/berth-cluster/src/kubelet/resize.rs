@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::simulated::ids::{container_id, image_id};
-use crate::scheduling::{Resources, amount};
+use crate::placement::{Resources, amount};
 
 /// Condition of a pod whose resize the node cannot grant now.
 pub const PENDING: &str = "PodResizePending";

@@ -13,8 +13,8 @@ use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 use super::{PROCESS, RUNTIME_LABEL};
+use crate::placement::amount;
 use crate::pools::{POOL_LABEL, daemon_endpoints};
-use crate::scheduling::amount;
 
 /// Maximum number of pods of a node, the kubelet's default.
 const PODS: i64 = 110;

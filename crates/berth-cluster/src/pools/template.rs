@@ -21,7 +21,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
 use crate::Site;
-use crate::scheduling::amount;
+use crate::placement::amount;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 
 use super::step::World;
 use crate::autoscaler::pack;
+use crate::placement::{Cluster, Packing, Placement, PodInfo, place};
 use crate::pools::{next_change, stock, template, zones};
-use crate::scheduling::{Cluster, Packing, Placement, PodInfo, place};
 
 /// Next time at which the stock of a pool may change.
 pub fn next_supply(world: &World) -> Option<Timestamp> {

@@ -19,8 +19,8 @@ use super::requested::requested_pods;
 use super::step::{ANSWER_GRACE, Order, RESIZE_REQUEST, Step, World, resize_name, step, summary};
 use crate::Site;
 use crate::autoscaler::View;
+use crate::placement::{PodInfo, consumed_request};
 use crate::pools::{announced_end, request_of};
-use crate::scheduling::{PodInfo, consumed_request};
 
 /// Adds the provider.
 pub fn install(manager: &mut Manager, site: Site) {

@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::capacity::nodes_for;
 use super::step::World;
+use crate::placement::PodInfo;
 use crate::pools::{next_period, scheduled_stock, start_time};
-use crate::scheduling::PodInfo;
 
 /// How far an estimate looks ahead: the longest wait of a request.
 const HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);

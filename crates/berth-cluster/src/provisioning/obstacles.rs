@@ -12,8 +12,8 @@ use kube::ResourceExt;
 
 use super::capacity::nodes_for;
 use super::step::World;
+use crate::placement::{PodInfo, Resources, Unfit, fits, matches_node_affinity, untolerated};
 use crate::pools::{template, zones};
-use crate::scheduling::{PodInfo, Resources, Unfit, fits, matches_node_affinity, untolerated};
 
 /// Reason of `Provisioned=False` if the pods do not tolerate the taints of the pools.
 pub const UNTOLERATED_TAINT: &str = "UntoleratedTaint";

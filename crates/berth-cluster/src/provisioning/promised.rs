@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::QUEUED;
 use super::requested::requested_pods;
-use crate::scheduling::{PodInfo, consumed_request};
+use crate::placement::{PodInfo, consumed_request};
 
 /// Finds the promised pods.
 pub struct Promised {

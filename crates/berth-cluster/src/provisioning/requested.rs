@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplate, Toleration};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
+use crate::placement::{PodInfo, Resources};
 use crate::pools::QUEUED_TAINT;
-use crate::scheduling::{PodInfo, Resources};
 
 /// The toleration of queued pools.
 pub fn queued_toleration() -> Toleration {

@@ -16,9 +16,9 @@ use super::estimate::estimate;
 use super::obstacles::{Obstacle, obstacle};
 use super::{ATOMIC_SCALE_UP, CHECK_CAPACITY, QUEUED, parameters};
 use crate::autoscaler::View;
+use crate::placement::PodInfo;
 use crate::pools::{MAX_RUN_DURATION, announced_end, request_of};
 use crate::random::hash;
-use crate::scheduling::PodInfo;
 
 /// First delay before capacity is checked again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_secs(60);

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Site;
 use crate::autoscaler::View;
+use crate::placement::PodInfo;
 use crate::pools::template;
-use crate::scheduling::PodInfo;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::QUEUED;
 use super::classes::Classes;
 use super::requested::queued_toleration;
+use crate::placement::{consumed_request, tolerates};
 use crate::pools::QUEUED_TAINT;
-use crate::scheduling::{consumed_request, tolerates};
 
 /// Adds the controller. It acts while the class says so (`addsToleration`).
 pub fn install(manager: &mut Manager, classes: Classes) {

@@ -13,7 +13,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 /// A kind whose objects are claimed by selector.
 pub trait Claimed:

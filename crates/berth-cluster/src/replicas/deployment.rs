@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::proportional::{self, Size};
 use super::template_hash;
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 /// Label with the hash of the pod template, on a ReplicaSet and its pods.
 const TEMPLATE_HASH: &str = "pod-template-hash";

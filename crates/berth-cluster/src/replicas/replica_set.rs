@@ -22,7 +22,7 @@ use kube::{Resource, ResourceExt};
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::{is_active, pod_of, ready_since, time_until_available};
 use crate::job::facts::phase;
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 /// Maximum number of pods created or deleted in one reconcile.
 const BURST: usize = 500;

@@ -29,7 +29,7 @@ use super::retention;
 use super::revisions::{History, Revisions, Wanted, history, revision_name, template_of};
 use super::{pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 
 /// Delay before the controller checks again if a terminating claim has been deleted.
 const CLAIM_RECHECK: Duration = Duration::from_secs(1);

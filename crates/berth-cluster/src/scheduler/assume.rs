@@ -7,7 +7,7 @@ use berth_runtime::ObjectKey;
 
 use super::gangs::Gang;
 use super::state::{Decision, Preparing, State};
-use crate::scheduling::{PodInfo, device_claims_of};
+use crate::placement::{PodInfo, device_claims_of};
 
 impl State {
     /// Counts the pod on its node, and returns the first write.

@@ -15,7 +15,7 @@ use super::gangs::Gang;
 use super::profile::{GangPlugin, Profile};
 use super::state::{Decision, State, Waiting};
 use crate::gangs::pod_group::{Rules, check_resources, check_siblings, is_rejected};
-use crate::scheduling::{PodInfo, Resources};
+use crate::placement::{PodInfo, Resources};
 
 /// Kube-scheduler's longest pod back-off, in seconds.
 const BACK_OFF_SECONDS_MAX: i64 = 10;

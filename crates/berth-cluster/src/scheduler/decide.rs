@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::gangs::{Gang, GangKind};
 use super::profile::Profile;
 use super::state::{Decision, State, Turn, Waiting};
-use crate::scheduling::{
+use crate::placement::{
     DeviceNeeds, Placement, PodInfo, Preemption, Resources, Unfit, fits, place_by, preempt, unschedulable_message,
 };
 

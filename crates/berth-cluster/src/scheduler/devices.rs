@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Scheduler, lock};
 use crate::devices::FINALIZER;
-use crate::scheduling::{EXTENDED_CLAIM, ExtendedClaim, PodInfo, allocation, device_claims_of};
+use crate::placement::{EXTENDED_CLAIM, ExtendedClaim, PodInfo, allocation, device_claims_of};
 
 impl Scheduler {
     /// Writes the devices that were chosen for a pod's claims and extended resources, and the pod as

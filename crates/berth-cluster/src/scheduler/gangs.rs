@@ -15,7 +15,7 @@ use super::profile::{GangPlugin, Profile};
 use crate::gangs::group::{BOUND, Group};
 use crate::gangs::pod_group::{Rules, Siblings};
 use crate::gangs::topology::Topology;
-use crate::scheduling::{PodInfo, Resources};
+use crate::placement::{PodInfo, Resources};
 
 /// How a gang is declared and placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,7 +17,7 @@ use super::gangs::{Gang, GangKind};
 use super::profile::Profile;
 use super::state::State;
 use super::whole::{Complete, GroupPreemption};
-use crate::scheduling::{PodInfo, Room};
+use crate::placement::{Capacity, PodInfo};
 
 /// A group with pods on nodes.
 struct Candidate {
@@ -30,14 +30,14 @@ struct Candidate {
 }
 
 impl State {
-    /// The groups whose eviction lets the gang be placed; `None` if there are none. `room` is that
+    /// The groups whose eviction lets the gang be placed; `None` if there are none. `capacity` is that
     /// of the nodes as they are.
     pub(super) fn preempt_groups(
         &self,
         gang: &Gang,
         complete: &Complete,
         profile: &Profile,
-        mut room: Room,
+        mut capacity: Capacity,
     ) -> Option<GroupPreemption> {
         if !profile.preemption || !complete.pods.iter().all(|pod| pod.may_preempt()) {
             return None;
@@ -54,9 +54,9 @@ impl State {
             for (pod, _) in &candidate.pods {
                 cluster.remove_pod(&pod.key);
             }
-            request.update_room(&mut room, &cluster, candidate.nodes());
+            request.update_capacity(&mut capacity, &cluster, candidate.nodes());
             removed.push(candidate);
-            plan = request.place(&cluster, &room).ok();
+            plan = request.place(&cluster, &capacity).ok();
             if plan.is_some() {
                 break;
             }
@@ -73,14 +73,14 @@ impl State {
             for (pod, node) in &candidate.pods {
                 cluster.place(pod.clone(), node);
             }
-            request.update_room(&mut room, &cluster, candidate.nodes());
-            match request.place(&cluster, &room) {
+            request.update_capacity(&mut capacity, &cluster, candidate.nodes());
+            match request.place(&cluster, &capacity) {
                 Ok(without) => plan = Some(without),
                 Err(_) => {
                     for (pod, _) in &candidate.pods {
                         cluster.remove_pod(&pod.key);
                     }
-                    request.update_room(&mut room, &cluster, candidate.nodes());
+                    request.update_capacity(&mut capacity, &cluster, candidate.nodes());
                     evicted.push(candidate);
                 }
             }

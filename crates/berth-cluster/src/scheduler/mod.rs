@@ -51,7 +51,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
-use crate::scheduling::PodInfo;
+use crate::placement::PodInfo;
 pub use profile::{GangPlugin, Profile};
 pub use state::{Decision, Results, State, Wake};
 

@@ -3,7 +3,7 @@
 use berth_api::berth::{AutoscalingProfile, ClusterConfiguration, SchedulerProfile};
 use jiff::SignedDuration;
 
-use crate::scheduling::{Packing, Ranking, Scoring};
+use crate::placement::{Packing, Ranking, Scoring};
 
 /// A scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]

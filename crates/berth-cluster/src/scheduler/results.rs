@@ -19,7 +19,7 @@ use serde_json::json;
 use super::state::{Decision, Results};
 use super::{BINDINGS_IN_FLIGHT, Scheduler, lock};
 use crate::gangs::group::BOUND;
-use crate::scheduling::PodInfo;
+use crate::placement::PodInfo;
 
 impl Scheduler {
     /// Writes the results of a gang and the decisions for its pods. Returns false if a pod must be

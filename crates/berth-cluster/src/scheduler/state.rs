@@ -16,7 +16,7 @@ use kube::ResourceExt;
 
 use super::gangs::{Gang, GangKind, Gangs};
 use super::profile::Profile;
-use crate::scheduling::{
+use crate::placement::{
     Choice, Cluster, ExtendedClaim, PodInfo, Resources, Storage, claim_pod, created_claims, fits, is_extended_claim,
     is_free,
 };

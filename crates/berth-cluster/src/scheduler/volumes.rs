@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::{Scheduler, lock};
-use crate::scheduling::{Choice, PodInfo};
+use crate::placement::{Choice, PodInfo};
 use crate::storage::facts::{SELECTED_NODE, claim_annotation, refers_to};
 use crate::storage::with_reference;
 

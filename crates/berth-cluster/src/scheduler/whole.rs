@@ -26,7 +26,7 @@ use crate::gangs::member::{Member, in_order};
 use crate::gangs::plan::{Misfit, Plan, Request};
 use crate::gangs::pod_group::{check_resources, check_siblings};
 use crate::gangs::topology::Topology;
-use crate::scheduling::{PodInfo, can_place};
+use crate::placement::{PodInfo, can_place};
 
 /// A gang that has its pods.
 pub(super) struct Complete {
@@ -67,8 +67,8 @@ impl State {
         let memory = self.gangs.memory_mut(gang);
         memory.began.get_or_insert(round.now);
         let request = complete.request(profile);
-        let room = request.room(&self.cluster);
-        match request.place(&self.cluster, &room) {
+        let capacity = request.capacity(&self.cluster);
+        match request.place(&self.cluster, &capacity) {
             Ok(plan) => {
                 let placed = self.place_whole(gang, config_map.as_ref(), &complete.group, &plan);
                 match placed {
@@ -88,7 +88,7 @@ impl State {
                 self.gangs.memory_mut(gang).retries += 1;
                 self.note_crowded_out(&complete.pods[0].key, round);
                 let why = describe(&misfit, gang, complete.pods.len());
-                match self.preempt_groups(gang, &complete, profile, room) {
+                match self.preempt_groups(gang, &complete, profile, capacity) {
                     Some(preemption) => {
                         self.report_status(gang, config_map.as_ref(), &why, decisions);
                         self.nominate_all(preemption, &why, decisions);

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use super::facts::{capacity, class_of_claim, class_of_volume, refers_to, requested, volume_phase};
-use crate::scheduling::{Labels, matches_label_selector, matches_node_selector};
+use crate::placement::{Labels, matches_label_selector, matches_node_selector};
 
 /// Why a volume that a claim names does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

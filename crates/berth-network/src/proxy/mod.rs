@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 8192;
 
 /// The address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Front {
+pub(crate) struct ListenAddress {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) clients: Clients,
@@ -87,7 +87,7 @@ pub(crate) enum Owner {
 
 /// The listeners of all Services and host ports.
 pub(crate) struct Proxy {
-    listeners: Mutex<BTreeMap<Owner, BTreeMap<Front, Listener>>>,
+    listeners: Mutex<BTreeMap<Owner, BTreeMap<ListenAddress, Listener>>>,
     connections: Arc<Semaphore>,
     insiders: Arc<Insiders>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
@@ -120,9 +120,11 @@ impl Proxy {
         {
             let mut all = self.listeners.lock();
             let known = all.entry(owner.clone()).or_default();
-            known.retain(|front, listener| wanted.iter().any(|it| it.front == *front) && !listener.task.is_finished());
+            known.retain(|listen_at, listener| {
+                wanted.iter().any(|it| it.listen_at == *listen_at) && !listener.task.is_finished()
+            });
             for want in wanted {
-                match known.get(&want.front) {
+                match known.get(&want.listen_at) {
                     Some(listener) => listener.rotation.set(want.endpoints, want.affinity),
                     None => missing.push(want),
                 }
@@ -133,13 +135,17 @@ impl Proxy {
         }
         let mut failed = None;
         for want in missing {
-            let front = want.front;
+            let listen_at = want.listen_at;
             match self.listen(want).await {
                 Ok(listener) => {
-                    self.listeners.lock().entry(owner.clone()).or_default().insert(front, listener);
+                    self.listeners.lock().entry(owner.clone()).or_default().insert(listen_at, listener);
                 }
                 Err(source) => {
-                    failed.get_or_insert(ListenError { address: front.address, protocol: front.protocol, source });
+                    failed.get_or_insert(ListenError {
+                        address: listen_at.address,
+                        protocol: listen_at.protocol,
+                        source,
+                    });
                 }
             }
         }
@@ -148,15 +154,15 @@ impl Proxy {
 
     async fn listen(&self, want: Wanted) -> io::Result<Listener> {
         let rotation = Arc::new(Rotation::new(want.endpoints, want.affinity));
-        let insiders = (want.front.clients != Clients::All).then(|| self.insiders.clone());
-        let task = match want.front.protocol {
+        let insiders = (want.listen_at.clients != Clients::All).then(|| self.insiders.clone());
+        let task = match want.listen_at.protocol {
             Protocol::Tcp => {
-                let listener = tcp::listen(self.bind(want.front).await?)?;
+                let listener = tcp::listen(self.bind(want.listen_at).await?)?;
                 let connections = self.connections.clone();
                 tokio::spawn(tcp::serve(listener, rotation.clone(), connections, insiders, self.sides.clone()))
             }
             Protocol::Udp => {
-                let socket = tokio::net::UdpSocket::from_std(self.bind(want.front).await?.into())?;
+                let socket = tokio::net::UdpSocket::from_std(self.bind(want.listen_at).await?.into())?;
                 tokio::spawn(udp::serve(Arc::new(socket), rotation.clone(), insiders, self.sides.clone()))
             }
         };
@@ -164,21 +170,21 @@ impl Proxy {
     }
 
     /// A socket that is bound to its address.
-    async fn bind(&self, front: Front) -> io::Result<Socket> {
-        let kind = if front.protocol == Protocol::Tcp { Transport::Stream } else { Transport::Datagram };
-        let socket = self.sides.socket(front.address, kind).await?;
-        if front.protocol == Protocol::Tcp {
+    async fn bind(&self, listen_at: ListenAddress) -> io::Result<Socket> {
+        let kind = if listen_at.protocol == Protocol::Tcp { Transport::Stream } else { Transport::Datagram };
+        let socket = self.sides.socket(listen_at.address, kind).await?;
+        if listen_at.protocol == Protocol::Tcp {
             // Connections of a closed listener may still exist.
             socket.set_reuse_address(true)?;
         }
         #[cfg(target_os = "linux")]
-        if matches!(front.clients, Clients::MachineFirst | Clients::Bridge) {
+        if matches!(listen_at.clients, Clients::MachineFirst | Clients::Bridge) {
             socket.set_reuse_port(true)?;
-            if front.clients == Clients::Bridge {
+            if listen_at.clients == Clients::Bridge {
                 socket.bind_device(Some(self.bridge.as_bytes()))?;
             }
         }
-        socket.bind(&front.address.into())?;
+        socket.bind(&listen_at.address.into())?;
         Ok(socket)
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::published::{Endpoint, Kind, Port, Published};
 
-use super::{Clients, Front};
+use super::{Clients, ListenAddress};
 
 /// A listener and its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    pub(crate) front: Front,
+    pub(crate) listen_at: ListenAddress,
     pub(crate) endpoints: Vec<SocketAddr>,
     pub(crate) affinity: Option<Duration>,
 }
@@ -45,10 +45,12 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
         }
         let mut add = |address: Ipv4Addr, number: u16, clients: Clients| {
             let address = SocketAddr::new(IpAddr::V4(address), number);
-            let front = Front { address, protocol: port.protocol, clients };
-            if !all.iter().any(|known: &Wanted| known.front.address == address && known.front.protocol == port.protocol)
+            let listen_at = ListenAddress { address, protocol: port.protocol, clients };
+            if !all
+                .iter()
+                .any(|known: &Wanted| known.listen_at.address == address && known.listen_at.protocol == port.protocol)
             {
-                all.push(Wanted { front, endpoints: endpoints.clone(), affinity: service.affinity });
+                all.push(Wanted { listen_at, endpoints: endpoints.clone(), affinity: service.affinity });
             }
         };
         let own = place.service_address(cluster_ip).into_iter();
@@ -129,7 +131,7 @@ mod tests {
     }
 
     fn fronts(service: &Published) -> Vec<(String, Clients)> {
-        wanted(service, &Machine).iter().map(|it| (it.front.address.to_string(), it.front.clients)).collect()
+        wanted(service, &Machine).iter().map(|it| (it.listen_at.address.to_string(), it.listen_at.clients)).collect()
     }
 
     fn targets(service: &Published) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::scheduling::{HostPort, host_ports};
+use crate::placement::{HostPort, host_ports};
 
 /// Why a node rejects a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use crate::kubelet::resize::{
     set_pending,
 };
 use crate::kubelet::resolve::{container_limits, pod_limits};
-use crate::scheduling::Resources;
+use crate::placement::Resources;
 
 /// Delay before the next attempt if the node cannot grant a resize or the runtime cannot carry it
 /// out.

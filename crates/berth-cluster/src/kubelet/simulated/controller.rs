@@ -15,9 +15,9 @@ use crate::kubelet::references::{Kind, References};
 use crate::kubelet::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
 use crate::kubelet::resolve::Objects;
 use crate::kubelet::write::Writer;
+use crate::placement::Resources;
 use crate::pools::{are_pods_stuck, is_hosted, is_ready};
 use crate::random::{draw, hash};
-use crate::scheduling::Resources;
 
 /// Maximum number of concurrent reconciles.
 const CONCURRENCY: usize = 32;

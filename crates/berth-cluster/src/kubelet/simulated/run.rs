@@ -14,8 +14,8 @@ use berth_apimachinery::well_known;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
 
+use crate::placement::matches_label_selector;
 use crate::random::draw;
-use crate::scheduling::matches_label_selector;
 
 /// Annotation that fault injection sets. It makes the running pod fail at once.
 pub const FAIL_NOW_ANNOTATION: &str = "berth.dev/fail-now";

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use super::claims::{Orphans, claim, newly_orphaned};
 use super::revisions::{Revisions, Wanted, history, revision_name};
 use super::template_hash;
-use crate::scheduling::matches_label_selector;
+use crate::placement::matches_label_selector;
 use plan::{Backoff, Plan, plan};
 use pod::{HASH, pod_for};
 

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use kube::ResourceExt;
 
 use super::super::pod_of;
-use crate::scheduling::{PodInfo, matches_node_affinity, untolerated};
+use crate::placement::{PodInfo, matches_node_affinity, untolerated};
 
 /// Label with the hash of the template that a pod was created from.
 pub const HASH: &str = "controller-revision-hash";

@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 
 use super::World;
-use crate::scheduling::{PodInfo, device_claims_of};
+use crate::placement::{PodInfo, device_claims_of};
 
 /// The reference of a claim to a pod that uses it.
 pub(super) fn user(pod: &PodInfo) -> Value {

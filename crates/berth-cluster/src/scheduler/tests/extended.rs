@@ -6,7 +6,7 @@ use berth_runtime::ObjectKey;
 use serde_json::{Value, json};
 
 use super::World;
-use crate::scheduling::{EXTENDED_CLAIM, ExtendedClaim, PodInfo};
+use crate::placement::{EXTENDED_CLAIM, ExtendedClaim, PodInfo};
 
 const GPU: &str = "example.com/gpu";
 

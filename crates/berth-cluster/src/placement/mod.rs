@@ -6,6 +6,7 @@
 //! words. Nothing here knows a clock, the API, or the calling controller.
 
 mod allocator;
+mod capacity;
 mod cluster;
 mod devices;
 mod domains;
@@ -17,10 +18,10 @@ mod plan;
 mod pod;
 mod preemption;
 mod resources;
-mod room;
 mod scoring;
 mod volumes;
 
+pub use capacity::{Capacity, can_place, capacity, capacity_of_node, check_places, needs_check};
 pub use cluster::{Cluster, NodeState};
 pub use devices::{
     DeviceChoices, DeviceNeeds, DeviceStore, allocation, claims_of as device_claims_of, created_claims,
@@ -36,7 +37,6 @@ pub use plan::{Packing, Placement, Ranking, place, place_by};
 pub use pod::{HostPort, PodInfo, consumed_request, host_ports};
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
-pub use room::{Room, can_place, check_places, needs_check, room, room_of_node};
 pub use scoring::Scoring;
 pub use volumes::{Choice, Storage, VolumeNeeds, is_free};
 

@@ -1,4 +1,4 @@
-//! The front of an embedded API server: its data folder, certificates, listener and kubeconfigs.
+//! The bound server of an embedded API server: its data folder, certificates, listener and kubeconfigs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::time;
 
 /// Data folder and address of an embedded API server.
 #[derive(Args)]
-pub struct FrontOptions {
+pub struct ServerOptions {
     /// Folder for objects, certificates and the kubeconfig. Default: berth in the user's data
     /// folder.
     #[arg(long, value_name = "DIR", env = "BERTH_DATA_DIR", conflicts_with = "ephemeral")]
@@ -68,7 +68,7 @@ struct Given {
 }
 
 impl Given {
-    fn of(options: &FrontOptions, pki: &Pki) -> anyhow::Result<Self> {
+    fn of(options: &ServerOptions, pki: &Pki) -> anyhow::Result<Self> {
         let serving = options.tls_cert_file.clone().zip(options.tls_private_key_file.clone());
         Ok(Self {
             client_ca: options.client_ca_file.clone(),
@@ -123,7 +123,7 @@ impl Given {
 }
 
 /// A server that is bound and has certificates, but does not respond yet.
-pub struct Front {
+pub struct BoundServer {
     folder: Folder,
     pki: Pki,
     listener: Listener,
@@ -131,19 +131,19 @@ pub struct Front {
     given: Given,
 }
 
-impl Front {
+impl BoundServer {
     /// Opens the folder and binds the port. The port is bound first: a port in use is the most
     /// likely failure, and it must not change the data.
-    pub async fn open(options: &FrontOptions) -> anyhow::Result<Self> {
+    pub async fn open(options: &ServerOptions) -> anyhow::Result<Self> {
         let folder = Folder::of(options)?;
-        if let Folder::Kept(path) = &folder {
+        if let Folder::Permanent(path) = &folder {
             process::private_folder(path, is_ours).context("--data-dir, or the user's data folder")?;
         }
         // Clients compare certificates with their own clocks, so certificates are issued for real
         // time, regardless of cluster time.
         let now = Clock::system().now();
         let pki = match &folder {
-            Folder::Kept(path) => Pki::load_or_create(&path.join("pki"), now)?,
+            Folder::Permanent(path) => Pki::load_or_create(&path.join("pki"), now)?,
             Folder::Temporary(_) => Pki::ephemeral(now)?,
         };
         let given = Given::of(options, &pki)?;
@@ -153,7 +153,7 @@ impl Front {
                 .context("choose another address with --listen, or stop the process that uses this one"),
             error => error.into(),
         })?;
-        if let Folder::Kept(path) = &folder
+        if let Folder::Permanent(path) = &folder
             && options.recover
         {
             recover(path)?;
@@ -165,7 +165,7 @@ impl Front {
     /// Storage of the objects.
     pub fn storage(&self) -> Storage {
         match &self.folder {
-            Folder::Kept(path) => Storage::Durable(path.clone()),
+            Folder::Permanent(path) => Storage::Durable(path.clone()),
             Folder::Temporary(_) => Storage::Memory,
         }
     }
@@ -173,7 +173,7 @@ impl Front {
     /// The data folder; `None` with --ephemeral.
     pub fn data_dir(&self) -> Option<&Path> {
         match &self.folder {
-            Folder::Kept(path) => Some(path),
+            Folder::Permanent(path) => Some(path),
             Folder::Temporary(_) => None,
         }
     }
@@ -318,7 +318,7 @@ fn recover(folder: &Path) -> anyhow::Result<()> {
 
 /// Location of the files.
 enum Folder {
-    Kept(PathBuf),
+    Permanent(PathBuf),
     Temporary(TemporaryFolder),
 }
 
@@ -340,19 +340,19 @@ pub fn is_ours(name: &str) -> bool {
 }
 
 impl Folder {
-    fn of(options: &FrontOptions) -> anyhow::Result<Self> {
+    fn of(options: &ServerOptions) -> anyhow::Result<Self> {
         if options.ephemeral {
             return Ok(Self::Temporary(TemporaryFolder::new("berth")?));
         }
         if let Some(path) = &options.data_dir {
-            return Ok(Self::Kept(path.clone()));
+            return Ok(Self::Permanent(path.clone()));
         }
-        default_data_dir().map(Self::Kept)
+        default_data_dir().map(Self::Permanent)
     }
 
     fn path(&self) -> &Path {
         match self {
-            Self::Kept(path) => path,
+            Self::Permanent(path) => path,
             Self::Temporary(folder) => folder.path(),
         }
     }
@@ -370,12 +370,12 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        front: FrontOptions,
+        server: ServerOptions,
     }
 
-    async fn open(arguments: &[&str]) -> anyhow::Result<Front> {
+    async fn open(arguments: &[&str]) -> anyhow::Result<BoundServer> {
         let arguments = ["berth"].iter().chain(arguments);
-        Front::open(&Cli::try_parse_from(arguments)?.front).await
+        BoundServer::open(&Cli::try_parse_from(arguments)?.server).await
     }
 
     fn mode(path: &Path) -> u32 {
@@ -387,18 +387,18 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let data = home.path().join("data");
         let data = data.display().to_string();
-        let front = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
-        front.write_kubeconfig().expect("written");
-        assert_eq!((mode(Path::new(&data)), mode(front.kubeconfig())), (0o700, 0o600));
-        let (kubeconfig, address) = (front.kubeconfig().to_owned(), front.url().replace("https://", ""));
-        drop(front);
+        let bound = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
+        bound.write_kubeconfig().expect("written");
+        assert_eq!((mode(Path::new(&data)), mode(bound.kubeconfig())), (0o700, 0o600));
+        let (kubeconfig, address) = (bound.kubeconfig().to_owned(), bound.url().replace("https://", ""));
+        drop(bound);
         fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("set");
         // A folder at the temporary path makes each new write fail.
         fs::create_dir_all(Path::new(&data).join("kubeconfig.new/folder")).expect("made");
-        let front = open(&["--data-dir", &data, "--listen", &address]).await.expect("opens");
+        let bound = open(&["--data-dir", &data, "--listen", &address]).await.expect("opens");
         assert_eq!(mode(Path::new(&data)), 0o700, "the folder's mode is corrected");
         let before = fs::read(&kubeconfig).expect("there");
-        front.write_kubeconfig().expect("the current kubeconfig is valid");
+        bound.write_kubeconfig().expect("the current kubeconfig is valid");
         assert_eq!(fs::read(&kubeconfig).expect("there"), before);
         // The current kubeconfig names another address.
         let elsewhere = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
@@ -408,11 +408,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_ephemeral_folder_is_private_and_removed_at_the_end() {
-        let front = open(&["--ephemeral", "--listen", "127.0.0.1:0"]).await.expect("opens");
-        let folder = front.kubeconfig().parent().expect("a folder").to_owned();
+        let bound = open(&["--ephemeral", "--listen", "127.0.0.1:0"]).await.expect("opens");
+        let folder = bound.kubeconfig().parent().expect("a folder").to_owned();
         assert_eq!(mode(&folder), 0o700);
         assert!(!folder.ends_with(format!("berth-{}", std::process::id())), "the folder's name is predictable");
-        drop(front);
+        drop(bound);
         assert!(!folder.exists());
     }
 
@@ -428,8 +428,8 @@ mod tests {
             assert_eq!(error, format!("--client-ca-file {shown}: the file contains no PEM certificate"));
         }
         fs::write(&file, Pki::ephemeral(Clock::system().now()).expect("made").authority_pem()).expect("written");
-        let front = open(&arguments).await.expect("opens");
+        let bound = open(&arguments).await.expect("opens");
         fs::write(&file, "").expect("written");
-        assert!(front.given.read().is_err(), "a file without a certificate was accepted");
+        assert!(bound.given.read().is_err(), "a file without a certificate was accepted");
     }
 }

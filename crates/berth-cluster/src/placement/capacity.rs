@@ -8,54 +8,54 @@ use super::filters::is_by_devices;
 use super::plan::reserved_for_others;
 use super::{Cluster, NodeState, PodInfo, Unfit, fits};
 
-/// The room of nodes for pods that are equal to one pod.
+/// The capacity of nodes for pods that are equal to one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     /// Number of pods that fit, for nodes on which any fits.
     pub pods: BTreeMap<String, usize>,
     /// Number of nodes without room, by reason; a node may have several reasons.
     pub reasons: BTreeMap<Unfit, usize>,
 }
 
-/// The room of all nodes for at most `most` pods each.
+/// The capacity of all nodes for at most `most` pods each.
 ///
 /// Rules between pods are evaluated for the first pod only: see [`can_place`].
-pub fn room(pod: &PodInfo, cluster: &Cluster, most: usize) -> Room {
+pub fn capacity(pod: &PodInfo, cluster: &Cluster, most: usize) -> Capacity {
     let domains = Domains::new(pod, cluster, &BTreeSet::new());
-    let mut room = Room::default();
+    let mut capacity = Capacity::default();
     for node in cluster.nodes() {
-        match room_on(pod, cluster, node, &domains, most) {
+        match capacity_on(pod, cluster, node, &domains, most) {
             Ok(count) => {
-                room.pods.insert(node.name().to_owned(), count);
+                capacity.pods.insert(node.name().to_owned(), count);
             }
             Err(refusals) => {
                 for refusal in refusals {
-                    *room.reasons.entry(refusal).or_insert(0) += 1;
+                    *capacity.reasons.entry(refusal).or_insert(0) += 1;
                 }
             }
         }
     }
-    room
+    capacity
 }
 
-/// The room of one node for at most `most` pods; 0 if the node does not exist.
-pub fn room_of_node(pod: &PodInfo, cluster: &Cluster, node: &str, most: usize) -> usize {
+/// The capacity of one node for at most `most` pods; 0 if the node does not exist.
+pub fn capacity_of_node(pod: &PodInfo, cluster: &Cluster, node: &str, most: usize) -> usize {
     let Some(node) = cluster.node(node) else { return 0 };
-    room_on(pod, cluster, node, &Domains::new(pod, cluster, &BTreeSet::new()), most).unwrap_or(0)
+    capacity_on(pod, cluster, node, &Domains::new(pod, cluster, &BTreeSet::new()), most).unwrap_or(0)
 }
 
 /// True if the pod fits on the node, with all rules between pods.
 pub fn can_place(pod: &PodInfo, cluster: &Cluster, node: &str) -> bool {
-    room_of_node(pod, cluster, node, 1) > 0
+    capacity_of_node(pod, cluster, node, 1) > 0
 }
 
-/// True if the numbers of [`room`] may be too large for pods like this one: they may exclude each
+/// True if the numbers of [`capacity`] may be too large for pods like this one: they may exclude each
 /// other, or their claims differ.
 pub fn needs_check(pod: &PodInfo, cluster: &Cluster) -> bool {
     pod.depends_on_pods() || pod.has_claims() || cluster.exclusive_pods().next().is_some()
 }
 
-fn room_on(
+fn capacity_on(
     pod: &PodInfo,
     cluster: &Cluster,
     node: &NodeState,

@@ -70,7 +70,7 @@ fn column(name: &str, cell_type: &str, priority: i64, description: &str) -> Colu
 
 /// The fields shown in columns, whose published descriptions are also those of the columns. One
 /// line each: `group/Kind|column|definition|field`.
-static FIELDS: &str = include_str!("../data/columns.txt");
+static FIELDS: &str = include_str!("../../data/columns.txt");
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// The fields behind the columns of built-in kinds, by `group/Kind` and column.
