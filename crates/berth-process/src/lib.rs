@@ -2,10 +2,11 @@
 //!
 //! [`process`] has the async runtime, signals, entropy, folders and files. [`connect`] makes
 //! Kubernetes clients from a kubeconfig or a pod's service account, and counts their requests.
-//! [`limit`] limits the rate of those requests.
+//! [`limit`] limits the rate of those requests. [`listen`] has small HTTP servers.
 
 pub mod connect;
 pub mod limit;
+pub mod listen;
 pub mod process;
 
 /// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,

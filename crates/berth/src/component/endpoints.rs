@@ -8,10 +8,8 @@ use anyhow::bail;
 use berth_apimachinery::exposition::{Exposition, Format};
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
-use bytes::Bytes;
 use clap::Args;
 use http::{Method, Response, StatusCode, header};
-use http_body_util::Full;
 use kube::Client;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -213,7 +211,7 @@ fn metrics(endpoints: Endpoints) -> Handler {
 }
 
 /// Responds with the explanation of a workload, to clients on this machine only.
-fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: bool) -> Response<Full<Bytes>> {
+fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: bool) -> Response<listen::Body> {
     let answer = match &endpoints.explain {
         None => Err(Status::no_such_path()),
         // An explanation covers all namespaces, and this port authenticates no client.

@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
-use http_body_util::Full;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
@@ -69,7 +67,7 @@ impl Guard {
     }
 
     /// The response to a request that is not allowed; `None` for an allowed one.
-    async fn reject<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
+    async fn reject<B>(&self, request: &Request<B>) -> Option<Response<listen::Body>> {
         let Some(token) = bearer(request) else {
             return Some(unauthorized("a bearer token is required\n"));
         };
@@ -147,7 +145,7 @@ fn bearer<B>(request: &Request<B>) -> Option<String> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
 }
 
-fn unauthorized(text: &'static str) -> Response<Full<Bytes>> {
+fn unauthorized(text: &'static str) -> Response<listen::Body> {
     let mut response = listen::text(StatusCode::UNAUTHORIZED, text);
     response.headers_mut().insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
     response

@@ -7,14 +7,13 @@ pub mod clients;
 pub mod election;
 pub mod endpoints;
 pub mod guard;
-pub mod listen;
 
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use berth_apimachinery::exposition::{Exposition, Family};
-pub use berth_process::{connect, limit};
+pub use berth_process::{connect, limit, listen};
 use berth_runtime::Manager;
 use clap::Args;
 use tokio::sync::watch;

@@ -58,7 +58,7 @@ impl Aggregated {
     }
 
     /// Responds to a request below `/apis/`.
-    pub async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<listen::Body> {
         let (parts, body) = request.into_parts();
         let body = match body_of(&parts.method, body).await {
             Ok(body) => body,
@@ -67,7 +67,7 @@ impl Aggregated {
         match self.find(&Request::from_parts(parts, ()), &body).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
-                Response::from_parts(parts, Full::new(body.bytes().cloned().unwrap_or_default()))
+                Response::from_parts(parts, Full::new(body.bytes().cloned().unwrap_or_default()).boxed_unsync())
             }
             Err(status) => refusal(&status),
         }
@@ -144,7 +144,7 @@ async fn body_of(method: &Method, body: Incoming) -> Result<Bytes, Status> {
     })
 }
 
-fn refusal(status: &Status) -> Response<Full<Bytes>> {
+fn refusal(status: &Status) -> Response<listen::Body> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     listen::answer(code, "application/json", status.to_value().to_string())
 }

@@ -5,7 +5,6 @@ pub mod options;
 pub mod readers;
 pub mod sessions;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +13,12 @@ use berth_runtime::Clock;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::net::TcpListener;
 
 use crate::accounting;
-use crate::component::listen::{self, Handler};
+use crate::component::listen::{self, Body, Handler};
 use readers::{Access, Reader, Unknown};
 use sessions::Identity;
 
@@ -28,9 +26,6 @@ use sessions::Identity;
 const FORM_BYTES_MAX: usize = 3 << 20;
 /// Time limit for a form to arrive.
 const FORM_WAIT: Duration = Duration::from_secs(30);
-
-/// The body of a response: a page or a stream.
-type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// What a server of pages needs.
 #[derive(Clone)]
@@ -46,7 +41,7 @@ pub struct Pages {
 impl Pages {
     /// Serves until dropped.
     pub async fn serve(self, listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>) {
-        let handler: Handler<Body> = Arc::new(move |request| {
+        let handler: Handler = Arc::new(move |request| {
             let pages = self.clone();
             Box::pin(async move { pages.answer(request).await })
         });

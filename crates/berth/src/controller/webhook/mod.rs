@@ -26,8 +26,8 @@ use berth_embedded::api::Controllers;
 use berth_runtime::{Clock, ObjectKey, brief};
 use clap::Args;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use kube::{Api, Client, Resource};
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
@@ -292,7 +292,7 @@ async fn answer(
     controllers: &Controllers,
     further: &Further,
     client: &Client,
-) -> Response<Full<Bytes>> {
+) -> Response<listen::Body> {
     let path = request.uri().path().to_owned();
     let app_wrappers = further.app_wrappers.as_ref();
     let of_app_wrappers = match path.as_str() {
@@ -310,7 +310,7 @@ async fn answer(
         Ok(body) => body.to_bytes(),
         Err(error) => return listen::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
-    let review = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string());
+    let review = review::read(&body);
     if let Some((webhooks, stage)) = of_app_wrappers {
         return reviewed(match review {
             Ok(review) => webhooks.answer(stage, &review).await,
@@ -359,7 +359,7 @@ fn is_of(key: &ObjectKey, group: &str, resource: &str, namespace: &str, name: &s
 }
 
 /// The response with a review, or the reason why a body is not a review.
-fn reviewed(answered: Result<Value, String>) -> Response<Full<Bytes>> {
+fn reviewed(answered: Result<Value, String>) -> Response<listen::Body> {
     match answered {
         Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),
         Err(message) => listen::text(StatusCode::BAD_REQUEST, format!("{message}\n")),

@@ -1,17 +1,21 @@
-//! Small HTTP servers of a component: health, metrics, webhooks. HTTP/1.1 and HTTP/2, optionally
-//! with TLS. Connections, handshakes and headers have limits.
+//! Small HTTP servers of a component: health, metrics, webhooks, pages. HTTP/1.1 and HTTP/2,
+//! optionally with TLS. Connections, handshakes and headers have limits.
+//!
+//! Nothing here is generic, and futures are boxed. Therefore the code of connections is compiled in
+//! this crate, and not in `berth`, which the profile `release` compiles without optimization.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::pki_types::CertificateDer;
@@ -43,16 +47,24 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
     bound.map(Some).with_context(|| format!("{what}: cannot listen on this address"))
 }
 
-/// A response in preparation, with a whole body or a stream.
-pub type Answer<B = Full<Bytes>> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
+/// The body of a response: whole, or a stream.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// A response in preparation.
+pub type Answer = BoxFuture<'static, Response<Body>>;
 /// Responds to requests.
-pub type Handler<B = Full<Bytes>> = Arc<dyn Fn(Request<Incoming>) -> Answer<B> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
 /// Serves until dropped. `tls` returns the certificate for each handshake.
-pub async fn serve<B>(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler<B>)
-where
-    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
-{
+#[inline(never)]
+pub fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    handler: Handler,
+) -> BoxFuture<'static, ()> {
+    Box::pin(accept_all(listener, tls, handler))
+}
+
+async fn accept_all(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let acceptor = tls.map(TlsAcceptor::from);
     // Dropping the set closes the connections.
@@ -96,10 +108,7 @@ impl Peer {
     }
 }
 
-async fn accept<B>(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler<B>)
-where
-    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
-{
+async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) {
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else { return converse(stream, peer, None, handler).await };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
@@ -112,14 +121,12 @@ where
     }
 }
 
-async fn converse<B>(
+async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     shown: Option<PeerCertificates>,
-    handler: Handler<B>,
-) where
-    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
-{
+    handler: Handler,
+) {
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         if let Some(shown) = &shown {
@@ -137,13 +144,13 @@ async fn converse<B>(
 }
 
 /// A response of plain text.
-pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     answer(code, "text/plain; charset=utf-8", text)
 }
 
 /// A response of a media type.
-pub fn answer(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+pub fn answer(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     response
