@@ -46,8 +46,8 @@ const FILES: &[&str] = files! {
 /// of Kueue, JobSet, ProvisioningRequest, PodGroup, NodePool and ProvisioningClass, and those of
 /// [`monitoring`], which accept any spec.
 ///
-/// The definitions declare no conversion: [`kueue::conversion`](crate::kueue::conversion) implements
-/// it, and an installation in another cluster adds its conversion webhook.
+/// The definitions declare no conversion: [`kueue::conversion`](crate::kueue::conversion)
+/// implements it, and an installation in another cluster adds its conversion webhook.
 pub fn crds() -> &'static [Value] {
     static CRDS: OnceLock<Vec<Value>> = OnceLock::new();
     CRDS.get_or_init(|| {

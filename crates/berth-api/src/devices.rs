@@ -1,5 +1,5 @@
-//! Devices that drivers publish in ResourceSlices (resource.k8s.io/v1): as expressions see them, and
-//! by pool.
+//! Devices that drivers publish in ResourceSlices (resource.k8s.io/v1): as expressions see them,
+//! and by pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub fn published(groups: &[PoolDevices]) -> BTreeMap<&str, Vec<Device>> {
     by_driver
 }
 
-/// The device classes that a pool with these groups creates unless they exist: all devices of a driver.
+/// The device classes that a pool with these groups creates unless they exist: all devices of a
+/// driver.
 pub fn pool_classes(groups: &[PoolDevices]) -> Vec<DeviceClass> {
     let named = groups.iter().filter_map(|group| Some((group.device_class.as_deref()?, group.driver.as_str())));
     named.collect::<BTreeSet<_>>().into_iter().map(|(name, driver)| class(name, driver)).collect()
@@ -78,8 +79,8 @@ fn class(name: &str, driver: &str) -> DeviceClass {
 const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// The device class from which a scheduler allocates devices for requests of an extended resource:
-/// the one that names the resource in `spec.extendedResourceName`. Of several, the one created last is
-/// taken, and the first by name among those.
+/// the one that names the resource in `spec.extendedResourceName`. Of several, the one created last
+/// is taken, and the first by name among those.
 ///
 /// Source: KEP-5004.
 pub fn backing_class<'a>(

@@ -1,6 +1,6 @@
-//! Job kinds of other projects that Berth queues (Kubeflow, Ray, Spark, AppWrapper, LeaderWorkerSet), and the
-//! runtimes of TrainJobs. Only the common fields of objects are typed; spec and status stay JSON, because their
-//! schemas belong to those projects.
+//! Job kinds of other projects that Berth queues (Kubeflow, Ray, Spark, AppWrapper,
+//! LeaderWorkerSet), and the runtimes of TrainJobs. Only the common fields of objects are typed;
+//! spec and status stay JSON, because their schemas belong to those projects.
 //!
 //! A cluster that runs such a project has its full definitions. [`crds`] returns open definitions
 //! for other clusters, so that manifests can be applied, queued and admitted there.

@@ -46,8 +46,8 @@ pub(crate) fn complete(kind: &str, definition: &mut Value) {
     }
 }
 
-/// MPIJob has the version of the MPI operator, and that of the training operator, which has the same
-/// shape.
+/// MPIJob has the version of the MPI operator, and that of the training operator, which has the
+/// same shape.
 fn complete_mpi(definition: &mut Value) {
     let version = &mut definition["spec"]["versions"][0];
     let mut fields = vec![("runPolicy", run_policy()), ("mpiReplicaSpecs", replica_specs())];

@@ -3,9 +3,9 @@
 //! The code that serde generates is generic over the format, and the compiler makes a copy of it in
 //! every crate that decodes a type. A pod has a hundred parts, so such copies were a third of the
 //! code of Berth's controllers and most of the time of a release build. The methods of [`Json`] are
-//! not generic: a kind is compiled where it implements the trait, and nowhere else. Objects are read
-//! from text and written as text. A JSON value goes through its text, because code for values would
-//! be as much again for each kind, and few values are converted.
+//! not generic: a kind is compiled where it implements the trait, and nowhere else. Objects are
+//! read from text and written as text. A JSON value goes through its text, because code for values
+//! would be as much again for each kind, and few values are converted.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet, StatefulSetSpec};
@@ -153,8 +153,8 @@ pub fn to_value<T: Json>(value: &T) -> Result<Value> {
     value.to_json_value()
 }
 
-/// Reads a field of a type that derives `Deserialize`, for `#[serde(deserialize_with)]`: the code of
-/// the field's type is not compiled again with the deriving type. Null is the default.
+/// Reads a field of a type that derives `Deserialize`, for `#[serde(deserialize_with)]`: the code
+/// of the field's type is not compiled again with the deriving type. Null is the default.
 ///
 /// # Errors
 /// The value is not one of the type.

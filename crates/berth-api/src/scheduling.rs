@@ -1,5 +1,5 @@
-//! `scheduling.x-k8s.io/v1alpha1`: PodGroup, the gang of the coscheduling plugin, and the labels and
-//! ConfigMap keys of Sakkara's groups and topologies, which have no kind of their own.
+//! `scheduling.x-k8s.io/v1alpha1`: PodGroup, the gang of the coscheduling plugin, and the labels
+//! and ConfigMap keys of Sakkara's groups and topologies, which have no kind of their own.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Reads metrics in Prometheus' text format 0.0.4, which [`crate::exposition`] writes.
 //!
-//! Lines that are no samples (comments, empty lines, what the format does not know) are skipped: a reader
-//! of some families must not depend on the others.
+//! Lines that are no samples (comments, empty lines, what the format does not know) are skipped: a
+//! reader of some families must not depend on the others.
 //!
 //! Source: "Exposition formats" in Prometheus' documents.
 
@@ -18,7 +18,8 @@ pub struct Sample<'a> {
     pub value: f64,
 }
 
-/// The samples of a text whose names pass the filter, in order. Labels of other samples are not parsed.
+/// The samples of a text whose names pass the filter, in order. Labels of other samples are not
+/// parsed.
 pub fn read<'a>(text: &'a str, wanted: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Sample<'a>> {
     text.lines().filter_map(move |line| sample(line.trim(), &wanted))
 }

@@ -46,9 +46,9 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
-    /// Parses a request line. `path` and `query` (without `?`) are those that were sent. Never fails: an
-    /// unknown path becomes a non-resource request, or a request for a resource that is not served, and
-    /// malformed escapes stay ([`check_path`] rejects them).
+    /// Parses a request line. `path` and `query` (without `?`) are those that were sent. Never
+    /// fails: an unknown path becomes a non-resource request, or a request for a resource that is
+    /// not served, and malformed escapes stay ([`check_path`] rejects them).
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
         let raw_path = path.to_owned();
         let path = decoded(path).into_owned();
@@ -154,7 +154,8 @@ fn decoded(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// Rejects a path with a malformed escape, as Go's server does before Kubernetes' server sees the request.
+/// Rejects a path with a malformed escape, as Go's server does before Kubernetes' server sees the
+/// request.
 ///
 /// # Errors
 /// 400, with the escape.

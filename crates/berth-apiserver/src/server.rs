@@ -68,8 +68,8 @@ pub struct Config {
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Streams of the programs in pods; `None` responds to every request for them with an error.
     pub pod_streams: Option<Arc<dyn PodStreams>>,
-    /// Connects to webhooks and aggregated API servers. With `None`, their addresses must be reachable
-    /// from this process.
+    /// Connects to webhooks and aggregated API servers. With `None`, their addresses must be
+    /// reachable from this process.
     pub dial: Option<Dial>,
     /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,

@@ -54,8 +54,8 @@ pub struct Stores {
     pub training_runtimes: Cache<TrainingRuntime>,
     /// Training runtimes of the cluster; empty in the same cases.
     pub cluster_training_runtimes: Cache<ClusterTrainingRuntime>,
-    /// Ray clusters; empty if the integrations of RayJob and RayService are off or the cluster lacks
-    /// the kind.
+    /// Ray clusters; empty if the integrations of RayJob and RayService are off or the cluster
+    /// lacks the kind.
     pub ray_clusters: Cache<RayCluster>,
     /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
@@ -152,7 +152,8 @@ impl Stores {
         self.local_queues.get(&ObjectKey::namespaced(namespace, name))
     }
 
-    /// Name of the cluster queue of a workload's local queue; empty if there is no such local queue.
+    /// Name of the cluster queue of a workload's local queue; empty if there is no such local
+    /// queue.
     pub fn cluster_queue_name(&self, workload: &Workload) -> String {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         let local = self.local_queue(namespace, &workload.spec.queue_name);

@@ -185,8 +185,8 @@ impl Apiserver {
         self.metrics.clone()
     }
 
-    /// Writes the metrics of the cluster's objects that `/metrics` serves; none until it is connected
-    /// to a cluster.
+    /// Writes the metrics of the cluster's objects that `/metrics` serves; none until it is
+    /// connected to a cluster.
     pub fn state(&self) -> KubeState {
         self.state.clone()
     }
@@ -257,8 +257,8 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Controllers whose readers see what these exporters report. In an embedded cluster, NodeMetrics have
-    /// it.
+    /// Controllers whose readers see what these exporters report. In an embedded cluster,
+    /// NodeMetrics have it.
     pub fn with_gpu_exporters(exporters: GpuExporters) -> Self {
         Self { gpu_exporters: Some(exporters), ..Self::default() }
     }

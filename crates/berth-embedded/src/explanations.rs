@@ -1,6 +1,6 @@
-//! The API group `explain.berth.dev`: why a workload waits, which workloads hold a queue's quota, what
-//! was used, what happened to a workload, what will happen, and what GPUs report. The controllers of this
-//! process compute the responses.
+//! The API group `explain.berth.dev`: why a workload waits, which workloads hold a queue's quota,
+//! what was used, what happened to a workload, what will happen, and what GPUs report. The
+//! controllers of this process compute the responses.
 
 use std::sync::Arc;
 

@@ -39,8 +39,8 @@ const FRESH: Duration = Duration::from_secs(5);
 const SHARE: u32 = 10;
 /// Least age up to which a reader gets forecasts while newer ones are computed.
 const USABLE: Duration = Duration::from_secs(120);
-/// How long the computation of the first forecasts may take for readers that do not want to wait. Readers
-/// that come later during a longer one get the answer that they are pending at once.
+/// How long the computation of the first forecasts may take for readers that do not want to wait.
+/// Readers that come later during a longer one get the answer that they are pending at once.
 const MOMENT: Duration = Duration::from_millis(50);
 /// Number of runs per forecast, as for `berth forecast`, of up to [`JOBS_USUAL`] jobs.
 const DRAWS: usize = 20;
@@ -81,8 +81,9 @@ impl Cached {
     }
 }
 
-/// The age up to which readers get forecasts while newer ones are computed: what takes long to compute is
-/// usable for longer than it is fresh, so that the forecasts of a large cluster do not disappear meanwhile.
+/// The age up to which readers get forecasts while newer ones are computed: what takes long to
+/// compute is usable for longer than it is fresh, so that the forecasts of a large cluster do not
+/// disappear meanwhile.
 fn usable(fresh: Duration) -> Duration {
     USABLE.max(fresh * 2)
 }
@@ -142,10 +143,11 @@ struct WhatIfSpec {
 }
 
 impl Foresight {
-    /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list. Parameters:
-    /// `workload` (name of the only Workload), `summary` (true for the next starts by queue and flavor
-    /// without the jobs), `wait` (false for none if the first ones are not computed in a moment), and
-    /// `memory` (true for what forecasts elsewhere need beside the objects, and nothing else).
+    /// Forecasts of the waiting jobs of a namespace, or of all that the reader may list.
+    /// Parameters: `workload` (name of the only Workload), `summary` (true for the next starts by
+    /// queue and flavor without the jobs), `wait` (false for none if the first ones are not
+    /// computed in a moment), and `memory` (true for what forecasts elsewhere need beside the
+    /// objects, and nothing else).
     pub(crate) async fn forecasts(
         &self,
         installed: &Arc<Installed>,
@@ -200,8 +202,8 @@ impl Foresight {
         Ok(with(object, more))
     }
 
-    /// The forecasts of the first waiting jobs of each cluster queue, by place, and the time for which they
-    /// were computed.
+    /// The forecasts of the first waiting jobs of each cluster queue, by place, and the time for
+    /// which they were computed.
     pub(crate) async fn first(
         &self,
         installed: &Arc<Installed>,
@@ -222,8 +224,8 @@ impl Foresight {
         Ok((present.snapshot.at, first.into_iter().cloned().collect()))
     }
 
-    /// What would happen with the changes in a request's body. In a namespace these are manifests of
-    /// jobs of that namespace.
+    /// What would happen with the changes in a request's body. In a namespace these are manifests
+    /// of jobs of that namespace.
     pub(crate) async fn what_if(
         &self,
         installed: &Arc<Installed>,
@@ -258,7 +260,8 @@ impl Foresight {
         Ok(document)
     }
 
-    /// What the controllers know about the workloads of a namespace, or of all, that the reader may list.
+    /// What the controllers know about the workloads of a namespace, or of all, that the reader may
+    /// list.
     async fn memory(&self, installed: &Arc<Installed>, reader: &Reader, only: &str) -> Memory {
         let memory = Memory::from(&installed.explain.memory()).with_forecasts(&self.record.lock());
         let memory = memory.of_namespaces(&|namespace| only.is_empty() || namespace == only);

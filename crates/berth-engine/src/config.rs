@@ -24,8 +24,8 @@ pub struct EngineConfig {
     /// ready (§20.4).
     pub block_admission_on_pods_ready: bool,
     /// Reports why a new workload waits whose class is inadmissible (§4.8), also without the gate
-    /// UnadmittedWorkloadsExplicitStatus. Kueue leaves such a workload without a condition, so this is
-    /// off where its recorded decisions are repeated.
+    /// UnadmittedWorkloadsExplicitStatus. Kueue leaves such a workload without a condition, so this
+    /// is off where its recorded decisions are repeated.
     pub report_represented: bool,
     /// How long flush requests of one cohort tree are collected before they take effect (§4.7).
     pub flush_delay: Duration,

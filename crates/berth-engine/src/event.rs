@@ -95,7 +95,7 @@ pub enum Event {
         /// Time at which it was recorded.
         at: Time,
     },
-    /// A workload waits for preemptions that it started in an earlier engine ([`crate::Engine::memory`]).
-    /// Follows the event of the workload.
+    /// A workload waits for preemptions that it started in an earlier engine
+    /// ([`crate::Engine::memory`]). Follows the event of the workload.
     PreemptorRestored(WaitingPreemptor),
 }

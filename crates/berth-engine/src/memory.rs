@@ -1,13 +1,14 @@
 //! What an engine knows beside the objects of its events.
 //!
-//! Decisions depend on a little that no object shows. An engine that starts from the objects and from
-//! this memory decides as the running one: forecasts take it from the controllers.
+//! Decisions depend on a little that no object shows. An engine that starts from the objects and
+//! from this memory decides as the running one: forecasts take it from the controllers.
 
 use crate::engine::Engine;
 use crate::ids::{Id, Name, QueueId, WorkloadId};
 use crate::model::{Time, WorkloadKey};
 
-/// A workload that waits for preemptions that it started: it goes first in its cluster queue (§3.4).
+/// A workload that waits for preemptions that it started: it goes first in its cluster queue
+/// (§3.4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingPreemptor {
     /// The cluster queue.
@@ -43,9 +44,9 @@ pub struct Memory {
 }
 
 impl Engine {
-    /// What the engine knows beside the objects. Its progress of searches through flavors (§8.12) is not
-    /// part of it: a search that has flavors left goes on in the next cycle, and ends before the engine
-    /// comes to rest. Costs one check of each workload.
+    /// What the engine knows beside the objects. Its progress of searches through flavors (§8.12)
+    /// is not part of it: a search that has flavors left goes on in the next cycle, and ends before
+    /// the engine comes to rest. Costs one check of each workload.
     pub fn memory(&self) -> Memory {
         let preemptor = |at: usize| {
             let queue = QueueId::from_index(at);

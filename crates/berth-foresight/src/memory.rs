@@ -46,7 +46,8 @@ pub struct PastForecast {
     pub started: Option<Timestamp>,
 }
 
-/// A Workload that goes first in its ClusterQueue, because it waits for preemptions that it started.
+/// A Workload that goes first in its ClusterQueue, because it waits for preemptions that it
+/// started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Preemptor {

@@ -22,8 +22,8 @@ use crate::plan::Plan;
 /// Maximum number of cycles at one instant.
 const CYCLES_PER_INSTANT_MAX: u32 = 100_000;
 /// Maximum number of times that a job is evicted at the instant of its admission. More indicate
-/// preemptions that repeat endlessly: some policies let two workloads preempt each other. No further
-/// workload is preempted at this instant then.
+/// preemptions that repeat endlessly: some policies let two workloads preempt each other. No
+/// further workload is preempted at this instant then.
 const BOUNCES_MAX: u32 = 20;
 /// Maximum number of consecutive cycles without a change, once no workload is preempted any more.
 const IDLE_CYCLES_MAX: u32 = 200;
@@ -52,11 +52,12 @@ pub trait Load {
     /// `created` is unset, it is created at [`Load::created`].
     fn workload(&self, number: usize) -> Workload;
 
-    /// Time from the start of the pods of a job to its end. Without a [`Capacity`], the pods start when
-    /// the job is admitted.
+    /// Time from the start of the pods of a job to its end. Without a [`Capacity`], the pods start
+    /// when the job is admitted.
     fn run_time(&self, number: usize) -> Duration;
 
-    /// What an engine knew at the start beside the objects. It follows the jobs that exist at the start.
+    /// What an engine knew at the start beside the objects. It follows the jobs that exist at the
+    /// start.
     fn restored(&self) -> Vec<Event> {
         Vec::new()
     }
@@ -356,7 +357,8 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
         self.probe.started(number, since);
     }
 
-    /// Nothing happens when a run would have ended that an eviction has ended before: no cycle runs then.
+    /// Nothing happens when a run would have ended that an eviction has ended before: no cycle runs
+    /// then.
     fn forget_ends_of_lost_runs(&mut self) {
         let live = &self.live;
         let is_lost = |number: usize, life: u32| {

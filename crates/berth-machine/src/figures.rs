@@ -1,9 +1,9 @@
 //! The machine's current usage, and the resulting shortages.
 //!
 //! Thresholds are the defaults of a kubelet's hard eviction: 100 MiB of memory, 10 % of the disk
-//! and 5 % of its inodes. Of process identifiers, 10 % must be free. Unlike a kubelet's, the threshold
-//! of the disk is at most 4 GiB, because the disk of this machine is not the node's own: a tenth of
-//! some terabytes is no shortage, however full the user keeps the rest.
+//! and 5 % of its inodes. Of process identifiers, 10 % must be free. Unlike a kubelet's, the
+//! threshold of the disk is at most 4 GiB, because the disk of this machine is not the node's own:
+//! a tenth of some terabytes is no shortage, however full the user keeps the rest.
 //!
 //! Source: Kubernetes 1.35, "Node-pressure Eviction".
 
@@ -16,7 +16,8 @@ use crate::text::{line, number, read};
 
 /// Available bytes of memory below which memory is short.
 pub(crate) const MEMORY_FREE_MIN: u64 = 100 << 20;
-/// Free percentage of the disk below which space is short, unless [`DISK_FREE_ENOUGH`] bytes are free.
+/// Free percentage of the disk below which space is short, unless [`DISK_FREE_ENOUGH`] bytes are
+/// free.
 const DISK_FREE_PERCENT: u64 = 10;
 /// Free bytes of the disk above which space is not short.
 const DISK_FREE_ENOUGH: u64 = 4 << 30;

@@ -74,7 +74,8 @@ struct Overrides {
     /// UID to act as.
     #[arg(long, value_name = "UID", hide_short_help = true, requires = "as_user")]
     as_uid: Option<String>,
-    /// Time to wait for the API server's response, such as 30s, or a number of seconds. 0: no limit.
+    /// Time to wait for the API server's response, such as 30s, or a number of seconds. 0: no
+    /// limit.
     #[arg(long, value_name = "TIME", hide_short_help = true, value_parser = time)]
     request_timeout: Option<Duration>,
 }

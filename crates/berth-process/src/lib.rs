@@ -10,8 +10,8 @@ pub mod listen;
 pub mod process;
 
 /// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
-/// and this allocator is faster than the system's. It is declared here and not in `berth`, which the
-/// profile `release` compiles without optimization.
+/// and this allocator is faster than the system's. It is declared here and not in `berth`, which
+/// the profile `release` compiles without optimization.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

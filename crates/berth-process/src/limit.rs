@@ -1,5 +1,5 @@
-//! Limits the request rate of a client with a burst, as in client-go: for all its requests, or for each
-//! kind of object.
+//! Limits the request rate of a client with a burst, as in client-go: for all its requests, or for
+//! each kind of object.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -54,8 +54,8 @@ impl FromStr for Limit {
     }
 }
 
-/// Part of a client's limit that events may use while it is busy. Otherwise the events of a decision would
-/// delay the next decisions.
+/// Part of a client's limit that events may use while it is busy. Otherwise the events of a
+/// decision would delay the next decisions.
 const EVENTS_PART: f64 = 0.1;
 /// Events may use all of a client's limit while at least this part of its burst is left.
 const IDLE_PART: f64 = 0.5;
@@ -69,8 +69,8 @@ pub struct Limiter {
     limit: Option<Limit>,
     /// True if the limit applies to each kind of object separately.
     per_kind: bool,
-    /// By group and resource. Without `per_kind`, one bucket without names for all requests, and one for
-    /// events.
+    /// By group and resource. Without `per_kind`, one bucket without names for all requests, and
+    /// one for events.
     buckets: Arc<Mutex<BTreeMap<(String, String), Bucket>>>,
 }
 
@@ -99,14 +99,16 @@ impl Bucket {
 }
 
 impl Limiter {
-    /// Limits all requests of a client together, as `clientConnection` of Kueue's configuration does.
-    /// Events have a tenth of a busy client's requests. If `limit` is `None`, it does not delay requests.
+    /// Limits all requests of a client together, as `clientConnection` of Kueue's configuration
+    /// does. Events have a tenth of a busy client's requests. If `limit` is `None`, it does not
+    /// delay requests.
     pub fn of_client(limit: Option<Limit>) -> Self {
         Limiter { limit, per_kind: false, buckets: Arc::default() }
     }
 
     /// Limits the requests for each kind of object separately, as in programs that are built on
-    /// controller-runtime and have no limiter of their own. If `limit` is `None`, it does not delay requests.
+    /// controller-runtime and have no limiter of their own. If `limit` is `None`, it does not delay
+    /// requests.
     pub fn per_kind(limit: Option<Limit>) -> Self {
         Limiter { limit, per_kind: true, buckets: Arc::default() }
     }

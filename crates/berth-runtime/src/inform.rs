@@ -22,8 +22,8 @@ use crate::{Clock, ObjectKey};
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
 /// Maximum if the API server responds with an error.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Maximum while the API server does not respond. An attempt then costs nothing but a connection, and
-/// no decision is made until the API server is followed again.
+/// Maximum while the API server does not respond. An attempt then costs nothing but a connection,
+/// and no decision is made until the API server is followed again.
 const BACKOFF_UNREACHABLE_MAX: Duration = Duration::from_secs(5);
 /// From this delay on, failures are logged as warnings.
 const BACKOFF_WARN: Duration = Duration::from_millis(1600);
@@ -47,7 +47,8 @@ impl Backoff {
     /// The delay after a failed list or watch.
     pub(crate) fn after(&mut self, error: &watcher::Error) -> Duration {
         match error {
-            // The usual end of an interruption: the API server was started again. The watcher lists next.
+            // The usual end of an interruption: the API server was started again. The watcher lists
+            // next.
             watcher::Error::WatchError(status) if status.code == EXPIRED => {
                 self.reset();
                 self.0
@@ -184,12 +185,12 @@ impl Filling {
         self.listed.clear();
     }
 
-    /// Begins the end of a list into a cache that has the program's own writes too: removes what was
-    /// deleted before the list. True if the cache has other objects that were not listed. Such an
-    /// object is newer than all listed ones, and was either deleted before the list, or written after
-    /// it; the watcher does not say at which revision it listed. A second list, whose revision is
-    /// known, decides ([`takeover::catch_up`]). An object that is removed by mistake would be lost: the
-    /// watch does not show again the version that the cache had.
+    /// Begins the end of a list into a cache that has the program's own writes too: removes what
+    /// was deleted before the list. True if the cache has other objects that were not listed. Such
+    /// an object is newer than all listed ones, and was either deleted before the list, or written
+    /// after it; the watcher does not say at which revision it listed. A second list, whose
+    /// revision is known, decides ([`takeover::catch_up`]). An object that is removed by mistake
+    /// would be lost: the watch does not show again the version that the cache had.
     fn needs_second_list(&self) -> bool {
         self.cache.objects.forget_before(self.revision, &self.listed);
         self.cache.objects.has_others(&self.listed)
@@ -212,8 +213,8 @@ pub(crate) struct Source {
     /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
     /// its conversion webhook, other controllers still start.
     pub(crate) required: bool,
-    /// Read lock that is held while the cache is changed, and never during a request. A holder of the
-    /// write lock excludes all changes.
+    /// Read lock that is held while the cache is changed, and never during a request. A holder of
+    /// the write lock excludes all changes.
     pub(crate) gate: Arc<RwLock<()>>,
 }
 
@@ -231,7 +232,8 @@ impl Source {
                 Ok(Step::Listing) => {}
                 Ok(Step::Listed) => {
                     let needs_second_list = filling.needs_second_list();
-                    // The list lasts as long as an outage. Meanwhile a holder of the write lock may go on.
+                    // The list lasts as long as an outage. Meanwhile a holder of the write lock may
+                    // go on.
                     drop(gate_guard);
                     if needs_second_list {
                         takeover::catch_up(api.clone(), cache.clone(), clock.clone(), gate.clone()).await;
@@ -329,8 +331,8 @@ mod tests {
         ConfigMap { metadata, ..ConfigMap::default() }
     }
 
-    /// A server whose first list, at revision 6, is older than an object that the program writes at 7
-    /// before the response arrives. Its watches have no events.
+    /// A server whose first list, at revision 6, is older than an object that the program writes at
+    /// 7 before the response arrives. Its watches have no events.
     fn server(cache: &Cache<ConfigMap>, lists: &Arc<AtomicUsize>) -> Client {
         let (cache, lists) = (cache.clone(), lists.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -356,7 +358,8 @@ mod tests {
         Client::new(service, "ns")
     }
 
-    /// Lists into a cache that has these objects. Returns their names afterwards, and the number of lists.
+    /// Lists into a cache that has these objects. Returns their names afterwards, and the number of
+    /// lists.
     async fn listed(known: impl IntoIterator<Item = ConfigMap>) -> (Vec<String>, usize) {
         let any = AnyCache::of::<ConfigMap>();
         let cache: Cache<ConfigMap> = Cache::of(any.objects.clone());

@@ -234,8 +234,8 @@ impl Follower {
         }
     }
 
-    /// Sets the state of a kind without a definition: kinds of Kubernetes may be served all the same.
-    /// Retries until the API server answers.
+    /// Sets the state of a kind without a definition: kinds of Kubernetes may be served all the
+    /// same. Retries until the API server answers.
     async fn discover(&self, name: &str, version: &str) {
         let Some((plural, group)) = name.split_once('.').filter(|_| is_of_kubernetes(name)) else {
             return self.kinds.set(name, Serving::Absent);
@@ -275,7 +275,8 @@ fn response(error: &kube::Error) -> Option<&Status> {
     }
 }
 
-/// True if a kind with this `plural.group` may be one of Kubernetes itself, which has no definition.
+/// True if a kind with this `plural.group` may be one of Kubernetes itself, which has no
+/// definition.
 fn is_of_kubernetes(name: &str) -> bool {
     name.ends_with(".k8s.io") && !name.ends_with(".x-k8s.io")
 }

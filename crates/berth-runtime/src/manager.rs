@@ -129,8 +129,8 @@ impl Manager {
         }
     }
 
-    /// Creates a manager whose client is connected to an API server in this process. Its watches are
-    /// never restarted for being idle: such a connection cannot be lost unnoticed.
+    /// Creates a manager whose client is connected to an API server in this process. Its watches
+    /// are never restarted for being idle: such a connection cannot be lost unnoticed.
     pub fn in_process(client: Client, clock: Clock) -> Self {
         Self { watches: watcher::Config::default().timeout(0), ..Self::new(client, clock) }
     }
@@ -318,7 +318,8 @@ impl Manager {
         self.tasks.push((name.to_owned(), Box::pin(task)));
     }
 
-    /// Returns what packs the unused objects of the caches so far, for processes that run in real time.
+    /// Returns what packs the unused objects of the caches so far, for processes that run in real
+    /// time.
     pub fn packers(&self) -> Packers {
         self.packers.clone()
     }
@@ -480,8 +481,9 @@ impl Informer {
     }
 }
 
-/// Packs objects that are not in use, in the caches that permit it. A busy process needs the objects of
-/// the last seconds unpacked; an idle one would keep thousands of them in memory for nothing.
+/// Packs objects that are not in use, in the caches that permit it. A busy process needs the
+/// objects of the last seconds unpacked; an idle one would keep thousands of them in memory for
+/// nothing.
 #[derive(Clone, Default)]
 pub struct Packers(Vec<Arc<Objects>>);
 

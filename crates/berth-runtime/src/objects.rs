@@ -1,7 +1,7 @@
 //! The objects of one cache, whatever their kind is.
 //!
-//! [`Cache`](crate::Cache) adds the type of the objects. The code here is compiled once. While it was
-//! compiled for each kind, it was a quarter of the code of berth-operators.
+//! [`Cache`](crate::Cache) adds the type of the objects. The code here is compiled once. While it
+//! was compiled for each kind, it was a quarter of the code of berth-operators.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -242,8 +242,8 @@ impl Objects {
             state.views.push(Arc::downgrade(view));
             state.order.iter().cloned().collect()
         };
-        // One object at a time, because the cache is in use while a hundred thousand are unpacked. A
-        // change needs the lock too, so it comes before or after.
+        // One object at a time, because the cache is in use while a hundred thousand are unpacked.
+        // A change needs the lock too, so it comes before or after.
         for key in keys {
             self.read(|state| {
                 if let Some(entry) = state.objects.get(&key) {

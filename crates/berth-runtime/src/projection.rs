@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
 /// Keeps the parts of a node that placement, health checks and metrics need: metadata, spec,
-/// capacity, allocatable, conditions, addresses and software versions. Drops the images and volumes.
-/// The images (up to fifty, with several names each) are most of the bytes of a real node.
+/// capacity, allocatable, conditions, addresses and software versions. Drops the images and
+/// volumes. The images (up to fifty, with several names each) are most of the bytes of a real node.
 pub fn of_node(node: &mut Node) {
     let Some(status) = node.status.take() else { return };
     let NodeStatus { addresses, allocatable, capacity, conditions, node_info, phase, .. } = status;

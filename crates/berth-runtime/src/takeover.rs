@@ -1,7 +1,7 @@
 //! Reads a cache's current state after an election, before the controllers start. The watch may not
 //! have shown the last writes of the previous leader yet. Decisions without these writes could
-//! allocate the same quota or node twice. A list during which the program wrote ends in the same way
-//! ([`crate::inform`]).
+//! allocate the same quota or node twice. A list during which the program wrote ends in the same
+//! way ([`crate::inform`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A small value per object of a cache, which is kept up to date: for questions about all objects of
-//! a kind whose cache is packed ([`Cache::pack_idle`](crate::Cache::pack_idle)).
+//! A small value per object of a cache, which is kept up to date: for questions about all objects
+//! of a kind whose cache is packed ([`Cache::pack_idle`](crate::Cache::pack_idle)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The bound server of an embedded API server: its data folder, certificates, listener and kubeconfigs.
+//! The bound server of an embedded API server: its data folder, certificates, listener and
+//! kubeconfigs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

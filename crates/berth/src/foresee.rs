@@ -42,15 +42,15 @@ pub struct ForecastOptions {
     /// The waiting job or its Workload: NAME, or NAMESPACE/NAME. Default: all waiting jobs.
     #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "backtest")]
     job: Option<JobName>,
-    /// Only jobs of this namespace. Default: all namespaces; for NAME, the context's, and `default` in a
-    /// snapshot.
+    /// Only jobs of this namespace. Default: all namespaces; for NAME, the context's, and `default`
+    /// in a snapshot.
     #[arg(short, long, conflicts_with = "backtest")]
     namespace: Option<String>,
     /// Jobs of all namespaces, as without -n.
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "job", "backtest"])]
     all_namespaces: bool,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE; of a backtest, table or
-    /// json.
+    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE; of a backtest, table
+    /// or json.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
@@ -62,8 +62,8 @@ pub struct ForecastOptions {
 /// Options of `berth what-if`.
 #[derive(Args)]
 pub struct WhatIfOptions {
-    /// Namespace of manifests, and of jobs of --priority, that name none. Default: the context's, and
-    /// `default` in a snapshot.
+    /// Namespace of manifests, and of jobs of --priority, that name none. Default: the context's,
+    /// and `default` in a snapshot.
     #[arg(short, long)]
     namespace: Option<String>,
     #[command(flatten)]
@@ -158,8 +158,8 @@ pub async fn starts(client: &Client) -> anyhow::Result<BTreeMap<(String, String)
     forecast::starts(&of_client(client).await?, &objects::template)
 }
 
-/// The snapshot that the options name, or the state of the cluster; and the namespace of objects that
-/// name none.
+/// The snapshot that the options name, or the state of the cluster; and the namespace of objects
+/// that name none.
 async fn state(source: &SourceOptions, connect: &ConnectOptions) -> anyhow::Result<(Snapshot, String)> {
     match source.read()? {
         Some(snapshot) => {
@@ -216,7 +216,8 @@ fn missing_memory(why: &str) {
     );
 }
 
-/// The time on the API server's clock. The cluster of `berth up --time-scale` has a clock of its own.
+/// The time on the API server's clock. The cluster of `berth up --time-scale` has a clock of its
+/// own.
 pub async fn now(client: &Client) -> anyhow::Result<Timestamp> {
     let api: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;

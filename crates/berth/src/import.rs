@@ -44,8 +44,8 @@ pub struct ImportOptions {
     /// LocalQueues by the value of the label.
     #[arg(long, value_name = "VALUE=QUEUE", value_delimiter = ',', value_parser = pair, requires = "queuelabel")]
     queuemapping: Vec<(String, String)>,
-    /// A YAML file with rules: lists of `match` (`labels`, `priorityClassName`), and `toLocalQueue` or
-    /// `skip: true`. The first rule that matches a pod counts.
+    /// A YAML file with rules: lists of `match` (`labels`, `priorityClassName`), and `toLocalQueue`
+    /// or `skip: true`. The first rule that matches a pod counts.
     #[arg(long, value_name = "FILE", required_unless_present = "queuelabel")]
     queuemapping_file: Option<PathBuf>,
     /// Labels to add to the pods and their Workloads.
@@ -76,8 +76,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Checks all pods, and imports them unless it is a dry run. Exit code 1 if a pod cannot be imported;
-/// then none is.
+/// Checks all pods, and imports them unless it is a dry run. Exit code 1 if a pod cannot be
+/// imported; then none is.
 pub fn main(options: &ImportOptions) -> anyhow::Result<ExitCode> {
     let rules = options.rules()?;
     let add_labels = options.added()?;

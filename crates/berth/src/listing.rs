@@ -1,5 +1,5 @@
-//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names, JSONPath and
-//! CSV.
+//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names, JSONPath
+//! and CSV.
 
 use std::str::FromStr;
 

@@ -1,8 +1,8 @@
 //! AppWrapper's configuration file: parsed, defaulted and validated.
 //!
 //! The shape is that of AppWrapper 1.x, with the further settings of 0.30, the version that MLBatch
-//! installs. Unlike upstream, which ignores unknown fields, a misspelt field is a problem. Durations
-//! are Go text such as `90s`; integers, as upstream reads them, are nanoseconds.
+//! installs. Unlike upstream, which ignores unknown fields, a misspelt field is a problem.
+//! Durations are Go text such as `90s`; integers, as upstream reads them, are nanoseconds.
 //!
 //! Source: `pkg/config` of project-codeflare/appwrapper 1.2.1 and 0.30.0.
 
@@ -199,8 +199,8 @@ impl ConfigurationFile {
         if problems.is_empty() { Ok(file) } else { Err(ConfigurationError { problems }) }
     }
 
-    /// Names of the fields in the file that have no effect, each with the place that Berth takes the
-    /// setting from.
+    /// Names of the fields in the file that have no effect, each with the place that Berth takes
+    /// the setting from.
     pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
         let table = [
             ("controllerManager", "the configuration of `berth controller`", self.controller_manager.is_some()),

@@ -1,5 +1,5 @@
-//! What the definition of AppWrapper says beyond its names: the schema of spec and status, the short
-//! name and the columns of `kubectl get`.
+//! What the definition of AppWrapper says beyond its names: the schema of spec and status, the
+//! short name and the columns of `kubectl get`.
 
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! The pod sets of an AppWrapper's components: inferred for well-known kinds, or declared and
 //! checked.
 //!
-//! A pod set refers to a pod template by a path such as `template.spec.workerGroupSpecs[0].template`.
-//! The first step is the component's object itself. Queueing and the operator must agree on the pod
-//! sets, so both use this module.
+//! A pod set refers to a pod template by a path such as
+//! `template.spec.workerGroupSpecs[0].template`. The first step is the component's object itself.
+//! Queueing and the operator must agree on the pod sets, so both use this module.
 //!
 //! Source: `pkg/utils` of project-codeflare/appwrapper 1.2.1.
 
@@ -257,8 +257,8 @@ fn infer_with(object: &Value, check: impl Fn(&Value, &str) -> Result<(), String>
     Ok(sets)
 }
 
-/// The pod sets of a component (`template`, `podSets`): the declared ones, or else the inferred ones.
-/// Pod templates may have fields of a newer Kubernetes version.
+/// The pod sets of a component (`template`, `podSets`): the declared ones, or else the inferred
+/// ones. Pod templates may have fields of a newer Kubernetes version.
 ///
 /// # Errors
 /// A pod set is malformed.

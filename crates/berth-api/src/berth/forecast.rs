@@ -5,15 +5,16 @@ use serde::{Deserialize, Serialize};
 
 /// Annotation of a waiting Workload: a [`Forecast`] as JSON.
 pub const FORECAST_ANNOTATION: &str = "berth.dev/forecast";
-/// Annotation of a waiting Workload: the median of its start in UTC, or [`UNKNOWN_START`]. Columns of
-/// `kubectl get` show whole annotations only.
+/// Annotation of a waiting Workload: the median of its start in UTC, or [`UNKNOWN_START`]. Columns
+/// of `kubectl get` show whole annotations only.
 pub const FORECAST_START_ANNOTATION: &str = "berth.dev/forecast-start";
 /// The start of a workload whose start is unknown.
 pub const UNKNOWN_START: &str = "unknown";
 
 /// Smallest change of a start that is written.
 const CHANGE_MIN: SignedDuration = SignedDuration::from_secs(30);
-/// A change of a start is written if it is more than one part in this many of the time until the start.
+/// A change of a start is written if it is more than one part in this many of the time until the
+/// start.
 const CHANGE_SHARE: i32 = 10;
 
 /// When a waiting workload starts. The fields are those of the API's `forecasts`.
@@ -55,8 +56,8 @@ impl Forecast {
         self.start.median.map_or_else(|| UNKNOWN_START.to_owned(), |at| at.to_string())
     }
 
-    /// True if the forecast differs from an earlier one by more than its time, and by more than moves of
-    /// the start of at most 30 seconds, or of at most a tenth of the time until the start.
+    /// True if the forecast differs from an earlier one by more than its time, and by more than
+    /// moves of the start of at most 30 seconds, or of at most a tenth of the time until the start.
     pub fn differs_from(&self, earlier: &Self) -> bool {
         let moved = |new: Option<Timestamp>, old: Option<Timestamp>| match (new, old) {
             (Some(new), Some(old)) => {

@@ -1,5 +1,6 @@
-//! What the GPUs of nodes report: in the NodeMetrics of an embedded cluster (`metrics.k8s.io`), and as
-//! the list `gpus` of `explain.berth.dev`, which the controllers read from the exporters of any cluster.
+//! What the GPUs of nodes report: in the NodeMetrics of an embedded cluster (`metrics.k8s.io`), and
+//! as the list `gpus` of `explain.berth.dev`, which the controllers read from the exporters of any
+//! cluster.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +9,8 @@ use super::explanation::{GROUP, VERSION};
 /// The resource of the GPUs that report.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// Annotation of NodeMetrics: a JSON list of [`GpuUse`], one per GPU. The clients of NodeMetrics know
-/// amounts per node only.
+/// Annotation of NodeMetrics: a JSON list of [`GpuUse`], one per GPU. The clients of NodeMetrics
+/// know amounts per node only.
 pub const GPUS_ANNOTATION: &str = "berth.dev/gpus";
 
 /// Kind of [`GpuUseList`].

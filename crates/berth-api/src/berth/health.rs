@@ -32,8 +32,9 @@ pub struct NodeHealthConfiguration {
     /// True if nodes are monitored: running pods leave nodes by the effect `NoExecute`, and the
     /// slack queue follows the amounts that unhealthy nodes take away.
     pub monitor_nodes: bool,
-    /// Labels by resource: a node with such a label offers none of the resource. The written entries
-    /// replace or extend the defaults, resource by resource; an empty list removes a default.
+    /// Labels by resource: a node with such a label offers none of the resource. The written
+    /// entries replace or extend the defaults, resource by resource; an empty list removes a
+    /// default.
     #[serde(deserialize_with = "over_defaults")]
     pub resource_taints: BTreeMap<String, Vec<ResourceTaint>>,
     /// Weight of the preference for nodes without a label of effect `PreferNoSchedule`, 1 to 100.

@@ -1,9 +1,9 @@
 //! Berth's own group, `berth.dev/v1alpha1`: the configuration of an embedded cluster.
 //!
-//! [`NodePool`] and [`ProvisioningClass`] are API objects (GKE keeps them in a cloud API, so Kubernetes
-//! has no kinds for them). [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a
-//! scenario. Both are plain data; validation errors contain the field and the accepted values. The
-//! crate berth-cluster implements them.
+//! [`NodePool`] and [`ProvisioningClass`] are API objects (GKE keeps them in a cloud API, so
+//! Kubernetes has no kinds for them). [`ClusterConfiguration`] is a file: `berth up --config` and
+//! the `cluster` section of a scenario. Both are plain data; validation errors contain the field
+//! and the accepted values. The crate berth-cluster implements them.
 
 mod autopilot;
 mod configuration;

@@ -51,9 +51,9 @@ impl NodePool {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolSpec {
     /// How the nodes of the pool run pods. A pool with `process` is the machine that Berth runs on.
-    /// It has one node with the machine's own capacity, and it neither grows nor shrinks. A pool with
-    /// `hosted` has machines of a simulated cloud, and the pods on them run as processes of the machine
-    /// that Berth runs on.
+    /// It has one node with the machine's own capacity, and it neither grows nor shrinks. A pool
+    /// with `hosted` has machines of a simulated cloud, and the pods on them run as processes of
+    /// the machine that Berth runs on.
     pub runtime: PoolRuntime,
     /// Amounts of the machine that are reserved, so that pods cannot request them: `cpu`, `memory`
     /// and `ephemeral-storage`. For `runtime: process` only.
@@ -153,8 +153,8 @@ pub enum PoolRuntime {
     /// Processes of the machine that Berth runs on.
     Process,
     /// Processes of the machine that Berth runs on, while the nodes are those of a simulated cloud:
-    /// size, accelerators and start-up follow from the pool. The programs find no device files. Where
-    /// no machine runs processes (`berth run`), the pods are simulated.
+    /// size, accelerators and start-up follow from the pool. The programs find no device files.
+    /// Where no machine runs processes (`berth run`), the pods are simulated.
     Hosted,
 }
 

@@ -88,7 +88,8 @@ impl Default for ProvisioningClassSpec {
 }
 
 impl ProvisioningClassSpec {
-    /// All errors of the spec; `path` is its path in the document (`spec`, `provisioningClasses[1]`).
+    /// All errors of the spec; `path` is its path in the document (`spec`,
+    /// `provisioningClasses[1]`).
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let limited = [("maxRunDuration", self.max_run_duration), ("maxWait", self.max_wait)];
         let too_long = limited.into_iter().filter(|(_, duration)| *duration > WAIT_MAX);

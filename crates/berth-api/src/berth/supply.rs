@@ -98,8 +98,8 @@ pub struct RandomSupply {
     pub seed: Option<u64>,
 }
 
-/// When the cloud takes machines back. A machine of a queued pool is taken back with all machines of
-/// its ProvisioningRequest, and a machine of a TPU slice with the slice.
+/// When the cloud takes machines back. A machine of a queued pool is taken back with all machines
+/// of its ProvisioningRequest, and a machine of a TPU slice with the slice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reclaim {

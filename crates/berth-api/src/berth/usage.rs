@@ -54,8 +54,8 @@ pub struct Stay {
 }
 
 impl Stay {
-    /// The reason of its state for readers. A workload that waits and was not tried yet has no condition:
-    /// those ahead of it in its queue are tried first.
+    /// The reason of its state for readers. A workload that waits and was not tried yet has no
+    /// condition: those ahead of it in its queue are tried first.
     pub fn shown_reason(&self) -> &str {
         let is_untried = self.state == StayState::Waiting && self.reason.is_empty();
         if is_untried { NOT_TRIED_YET } else { &self.reason }

@@ -12,8 +12,8 @@
 //! * `x-no-format`: omits `format`, where upstream has a plain `int`.
 //!
 //! Kubernetes' own types are not derived here (a pod template alone is 8,000 lines). The keyword
-//! `x-embed` names such a type. It stays in the files, and [`crds`](crate::crds) replaces it with the
-//! definition of the published OpenAPI document of Kubernetes.
+//! `x-embed` names such a type. It stays in the files, and [`crds`](crate::crds) replaces it with
+//! the definition of the published OpenAPI document of Kubernetes.
 
 mod definitions;
 mod structural;

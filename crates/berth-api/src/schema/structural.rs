@@ -4,8 +4,8 @@
 //! `schemars` derives one self-contained schema per root type, for the serialized form of the type.
 //! A property that is always written is required; one that can be omitted is optional, like
 //! `omitempty` upstream. This pass removes keywords that Kubernetes does not support (null as a
-//! type, titles), and expands the private keywords described in [`schema`](super), except `x-embed`.
-//! The result is structural because it is built from supported keywords only.
+//! type, titles), and expands the private keywords described in [`schema`](super), except
+//! `x-embed`. The result is structural because it is built from supported keywords only.
 
 use kube::core::schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter};
 use schemars::JsonSchema;
@@ -34,8 +34,8 @@ pub(super) fn root<T: JsonSchema>() -> Value {
     schema
 }
 
-/// The schema of the root type `T` with the rules of kube's derive macro, which the kinds of Berth's
-/// own have: an optional field accepts null, and a field with a default is not required.
+/// The schema of the root type `T` with the rules of kube's derive macro, which the kinds of
+/// Berth's own have: an optional field accepts null, and a field with a default is not required.
 pub(super) fn nullable_root<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::openapi3();
     settings.inline_subschemas = true;

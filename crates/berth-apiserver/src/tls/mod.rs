@@ -151,8 +151,8 @@ impl Listener {
     }
 
     /// Serves until `shutdown` completes. Then gives open requests a short time to finish, and
-    /// returns. The futures are boxed, so that the code of requests is compiled in this crate, with its
-    /// level of optimization, and not in the crate that awaits it.
+    /// returns. The futures are boxed, so that the code of requests is compiled in this crate, with
+    /// its level of optimization, and not in the crate that awaits it.
     pub fn serve(
         self,
         server: ApiServer,

@@ -20,8 +20,8 @@ pub struct Packed {
 pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> NodeState) -> Packed {
     let mut packed = Packed::default();
     let mut cluster_with_new: Option<Cluster> = None;
-    // Per scheduling class and devices, the first node to try: equal pods do not fit on the nodes before
-    // it.
+    // Per scheduling class and devices, the first node to try: equal pods do not fit on the nodes
+    // before it.
     let mut cursors: BTreeMap<(Arc<str>, Option<String>), usize> = BTreeMap::new();
     let empty = make(0);
     for (position, pod) in pods.iter().enumerate() {

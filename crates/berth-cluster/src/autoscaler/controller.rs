@@ -73,8 +73,8 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let (on_device_claim, on_device_class) = (scan.clone(), scan.clone());
     builder
         .watch(&pods, move |delta| {
-            // Only pods that become unschedulable, are bound or terminate are relevant, and the claims
-            // that are created for them.
+            // Only pods that become unschedulable, are bound or terminate are relevant, and the
+            // claims that are created for them.
             let old = delta.old.as_deref().and_then(|pod| Some((PodPlace::of(pod)?, created_claims(pod))));
             let new = delta.new.as_deref().and_then(|pod| Some((PodPlace::of(pod)?, created_claims(pod))));
             on_pod.next(old != new)

@@ -58,7 +58,8 @@ fn gpu_pod(name: &str, count: i64, more: Value) -> Arc<PodInfo> {
     Arc::new(PodInfo::new(Arc::new(pod)))
 }
 
-/// The devices of a driver whose class backs an extended resource, as a cluster without nodes knows them.
+/// The devices of a driver whose class backs an extended resource, as a cluster without nodes knows
+/// them.
 fn storage() -> Storage {
     let mut storage = Storage::default();
     let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu",

@@ -71,8 +71,8 @@ impl View {
         self
     }
 
-    /// The view with pods that do not exist yet, for which capacity is reserved. They count as bound
-    /// pods.
+    /// The view with pods that do not exist yet, for which capacity is reserved. They count as
+    /// bound pods.
     pub fn and_promised(mut self, pods: Vec<Arc<PodInfo>>) -> Self {
         self.promised = pods;
         self.cluster = OnceLock::new();

@@ -129,8 +129,8 @@ impl Reconciler for Publisher {
     }
 }
 
-/// Creates the device classes that pools name and that do not exist, also for pools without nodes: pods
-/// that request devices make such a pool grow. Classes of users stay as they are.
+/// Creates the device classes that pools name and that do not exist, also for pools without nodes:
+/// pods that request devices make such a pool grow. Classes of users stay as they are.
 struct ClassMaker {
     client: Client,
     pools: Cache<NodePool>,

@@ -140,8 +140,8 @@ impl Reconciler for Users {
     }
 }
 
-/// Releases the devices of a claim, which has no users afterwards. Fails with a conflict if the claim
-/// has changed since `claim` was read.
+/// Releases the devices of a claim, which has no users afterwards. Fails with a conflict if the
+/// claim has changed since `claim` was read.
 pub(crate) async fn release(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, kube::Error> {
     write_released(api, &used_only_by(claim, Vec::new())).await
 }

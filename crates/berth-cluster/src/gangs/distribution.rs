@@ -5,8 +5,8 @@
 //!   capacity is taken ("fullest fitting first"). Otherwise units are filled, the one with the most
 //!   capacity first; the rest goes to the unit with the least capacity that takes it.
 //! - `spread` uses as many units as possible, and the largest part is as small as possible, then
-//!   the smallest part as large as possible. Larger parts go to units with more capacity ("least used
-//!   first").
+//!   the smallest part as large as possible. Larger parts go to units with more capacity ("least
+//!   used first").
 //! - `partitions` uses exactly that many units, with parts as for `spread`. With `pack`, units with
 //!   the least capacity are taken first; with `spread`, those with the most.
 //! - Equal units are taken in the order of the tree: by name, nodes that the tree does not list

@@ -36,8 +36,8 @@ pub enum Refusal {
     Hard(Vec<String>),
 }
 
-/// Places `size` pods. `capacity` is the number of pods that fit on each node, by name; nodes that it
-/// does not list have none. Constraints on levels that the tree does not have are ignored.
+/// Places `size` pods. `capacity` is the number of pods that fit on each node, by name; nodes that
+/// it does not list have none. Constraints on levels that the tree does not have are ignored.
 ///
 /// # Errors
 /// Not all pods can be placed.

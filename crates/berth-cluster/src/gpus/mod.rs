@@ -2,11 +2,11 @@
 //!
 //! For nodes with a pod runtime, values are those of the driver, sampled as CPU and memory are
 //! ([`crate::metrics`]). GPUs of all other nodes are simulated: what they report follows from the
-//! pods that hold them ([`simulated`]). A GPU that a pod holds has the labels `namespace`, `pod` and
-//! `container`.
+//! pods that hold them ([`simulated`]). A GPU that a pod holds has the labels `namespace`, `pod`
+//! and `container`.
 //!
-//! Source: dcgm-exporter 4, `etc/default-counters.csv` and its renderer. The node's name is the label
-//! `Hostname`, as in releases, and `hostname`, as in its main branch.
+//! Source: dcgm-exporter 4, `etc/default-counters.csv` and its renderer. The node's name is the
+//! label `Hostname`, as in releases, and `hostname`, as in its main branch.
 
 mod assign;
 mod models;
@@ -87,7 +87,8 @@ impl Gpus {
 }
 
 impl State {
-    /// The last readings of a node's real GPUs, or those of simulated ones. `pods` are those that use GPUs.
+    /// The last readings of a node's real GPUs, or those of simulated ones. `pods` are those that
+    /// use GPUs.
     fn readings(&mut self, node: &Node, pods: &[&Pod], now: Timestamp) -> Vec<GpuReading> {
         let name = node.name_any();
         match self.real.get(&name) {

@@ -50,8 +50,8 @@ impl std::fmt::Debug for KubeState {
     }
 }
 
-/// Maximum number of pods with series, and of Jobs: a pod has some 7 KB of text. Objects that have not
-/// ended come first, then those that ended last.
+/// Maximum number of pods with series, and of Jobs: a pod has some 7 KB of text. Objects that have
+/// not ended come first, then those that ended last.
 pub const OBJECTS_MAX: usize = 10_000;
 
 impl KubeState {
@@ -102,8 +102,8 @@ impl KubeState {
 const LEFT_OUT: Family =
     Family::gauge("berth_kube_state_objects_left_out", "Objects without series, because there are too many objects");
 
-/// Passes at most `max` objects to `write`: those that have not ended, then the last ones that ended. Returns
-/// the number of the other ones.
+/// Passes at most `max` objects to `write`: those that have not ended, then the last ones that
+/// ended. Returns the number of the other ones.
 fn bounded<K>(
     cache: &Cache<K>,
     max: usize,

@@ -49,8 +49,8 @@ pub fn can_place(pod: &PodInfo, cluster: &Cluster, node: &str) -> bool {
     capacity_of_node(pod, cluster, node, 1) > 0
 }
 
-/// True if the numbers of [`capacity`] may be too large for pods like this one: they may exclude each
-/// other, or their claims differ.
+/// True if the numbers of [`capacity`] may be too large for pods like this one: they may exclude
+/// each other, or their claims differ.
 pub fn needs_check(pod: &PodInfo, cluster: &Cluster) -> bool {
     pod.depends_on_pods() || pod.has_claims() || cluster.exclusive_pods().next().is_some()
 }

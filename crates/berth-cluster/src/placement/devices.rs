@@ -5,8 +5,8 @@
 //! chose count as allocated until the API shows it.
 //!
 //! A node must have the devices of a pod beside those of the pods that are placed there without
-//! devices yet (in a plan of several pods, for example of the autoscaler), and those of the pods for
-//! which preemption made room there.
+//! devices yet (in a plan of several pods, for example of the autoscaler), and those of the pods
+//! for which preemption made room there.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ struct Inventory {
     used: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// Claims that the scheduler made for extended resources, by UID of their pod.
     made: BTreeMap<String, BTreeSet<ObjectKey>>,
-    /// Claims for extended resources that are to be made, by pod, until the API shows their devices.
+    /// Claims for extended resources that are to be made, by pod, until the API shows their
+    /// devices.
     to_make: BTreeMap<ObjectKey, Arc<ExtendedClaim>>,
 }
 
@@ -149,8 +150,8 @@ impl DeviceStore {
         !self.0.classes.is_empty() && requests.extended().any(|(resource, _)| self.0.backing(resource).is_some())
     }
 
-    /// Takes the devices that were chosen for the claims and the extended resources of a pod, so that no
-    /// other claim gets them.
+    /// Takes the devices that were chosen for the claims and the extended resources of a pod, so
+    /// that no other claim gets them.
     pub fn take(&mut self, pod: &ObjectKey, choices: DeviceChoices) {
         let inventory = Arc::make_mut(&mut self.0);
         for (claim, allocation) in choices.claims {
@@ -163,8 +164,8 @@ impl DeviceStore {
         }
     }
 
-    /// The first claim of a pod whose devices some node cannot use, and that no other pod uses. If its
-    /// devices are released, the pod may get others there.
+    /// The first claim of a pod whose devices some node cannot use, and that no other pod uses. If
+    /// its devices are released, the pod may get others there.
     ///
     /// Source: kube-scheduler's plugin DynamicResources, which takes any of these claims.
     pub fn releasable(&self, pod: &PodInfo, cluster: &Cluster) -> Option<ObjectKey> {
@@ -252,7 +253,8 @@ impl Inventory {
         found.selectors.clone()
     }
 
-    /// The device class that backs an extended resource. There are few classes, so they need no index.
+    /// The device class that backs an extended resource. There are few classes, so they need no
+    /// index.
     fn backing(&self, resource: &str) -> Option<&str> {
         if let Some(class) = implicit_class(resource) {
             return self.classes.get_key_value(class).map(|(name, _)| name.as_str());
@@ -260,8 +262,9 @@ impl Inventory {
         backing_class(resource, self.classes.values().map(|class| &class.object))?.metadata.name.as_deref()
     }
 
-    /// Notes a claim that was made for extended resources. If it has the devices that were chosen for
-    /// the pod, the choice is written. The claim of an earlier pod of the same name has other devices.
+    /// Notes a claim that was made for extended resources. If it has the devices that were chosen
+    /// for the pod, the choice is written. The claim of an earlier pod of the same name has other
+    /// devices.
     fn note_made(&mut self, key: &ObjectKey, claim: &ResourceClaim) {
         let Some(pod) = pod_owner(claim).filter(|_| is_extended_claim(claim)) else { return };
         self.made.entry(pod.uid.clone()).or_default().insert(key.clone());
@@ -293,8 +296,8 @@ impl Inventory {
         }
     }
 
-    /// Number of claims that would release each device if these pods were evicted, and pods of `ended`
-    /// are gone.
+    /// Number of claims that would release each device if these pods were evicted, and pods of
+    /// `ended` are gone.
     fn freed(&self, evicted: &BTreeSet<String>, ended: &BTreeSet<String>) -> BTreeMap<DeviceId, usize> {
         let keys: BTreeSet<&ObjectKey> = evicted.iter().filter_map(|uid| self.used.get(uid)).flatten().collect();
         let claims = keys.into_iter().filter_map(|key| self.claims.get(key));
@@ -350,7 +353,8 @@ impl Inventory {
         let published: BTreeSet<_> = slices.iter().filter(|slice| reaches(slice)).map(|slice| pool(slice)).collect();
         let is_published = |slice: &Arc<ResourceSlice>| published.contains(&pool(slice));
         let expected: Vec<_> = node.expected.iter().filter(|slice| !is_published(slice)).cloned().collect();
-        // A pool may have slices for several groups of nodes: it is complete with the slices of all.
+        // A pool may have slices for several groups of nodes: it is complete with the slices of
+        // all.
         let mut usable = complete_pools(&slices);
         usable.retain(reaches);
         usable.extend(complete_pools(&expected));
@@ -522,7 +526,8 @@ pub struct DeviceNeeds {
     open: Vec<(ObjectKey, Requests)>,
     /// Extended resources that device classes back.
     extended: Option<ExtendedNeeds>,
-    /// Requirements of the pods that come first on a node, because preemption made room for them there.
+    /// Requirements of the pods that come first on a node, because preemption made room for them
+    /// there.
     ahead: BTreeMap<String, Vec<DeviceNeeds>>,
     /// UIDs of pods that have ended, and still have devices.
     ended: BTreeSet<String>,
@@ -537,7 +542,8 @@ impl DeviceNeeds {
         self.extended.as_ref().is_some_and(|extended| extended.covers(resource))
     }
 
-    /// The same requirements behind those of other pods, each with the node on which it comes first.
+    /// The same requirements behind those of other pods, each with the node on which it comes
+    /// first.
     pub fn behind(mut self, others: impl Iterator<Item = (String, DeviceNeeds)>) -> Self {
         for (node, needs) in others {
             self.ahead.entry(node).or_default().push(needs);
@@ -545,8 +551,8 @@ impl DeviceNeeds {
         self
     }
 
-    /// The same requirements if claims without users are released, as they soon are; `None` if all users
-    /// of claims are alive. `is_alive`: true if the pod of this key and UID has not ended.
+    /// The same requirements if claims without users are released, as they soon are; `None` if all
+    /// users of claims are alive. `is_alive`: true if the pod of this key and UID has not ended.
     pub fn after_releases(&self, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> Option<Self> {
         let mut after = self.clone();
         for (key, claim) in self.inventory.claims.iter().filter(|(_, claim)| allocation(claim).is_some()) {
@@ -566,8 +572,8 @@ impl DeviceNeeds {
         !self.releases.is_empty()
     }
 
-    /// What the pod asks for, as text; `None` if it has devices already. Pods of one text get devices on
-    /// the same nodes.
+    /// What the pod asks for, as text; `None` if it has devices already. Pods of one text get
+    /// devices on the same nodes.
     pub fn asked(&self) -> Option<String> {
         let open: Vec<_> = self.open.iter().map(|(_, requests)| requests.spec()).collect();
         let extended = self.extended.as_ref().map(ExtendedNeeds::spec);
@@ -617,8 +623,8 @@ impl DeviceNeeds {
         Ok(DeviceChoices { claims, extended })
     }
 
-    /// The requests of other pods that the node must satisfy, too. A claim that this pod shares counts
-    /// once.
+    /// The requests of other pods that the node must satisfy, too. A claim that this pod shares
+    /// counts once.
     fn others_on<'a>(&'a self, node: &'a NodeState) -> Vec<Cow<'a, Requests>> {
         let planned = node.pods.values().filter_map(|pod| pod.devices());
         let ahead = self.ahead.get(node.name()).into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Extended resources that device classes back: a pod that requests one gets devices through a claim
-//! that the scheduler makes.
+//! Extended resources that device classes back: a pod that requests one gets devices through a
+//! claim that the scheduler makes.
 //!
 //! A device class backs the resource of its `spec.extendedResourceName`, and always the resource
 //! `deviceclass.resource.kubernetes.io/NAME`. A node that has the resource itself, from a device
@@ -74,8 +74,8 @@ pub(super) struct Asked {
 }
 
 impl ExtendedNeeds {
-    /// The requirements of a pod. `class`: the device class that backs a resource; `selectors`: those
-    /// of a class.
+    /// The requirements of a pod. `class`: the device class that backs a resource; `selectors`:
+    /// those of a class.
     pub(super) fn of(
         pod: &PodSpec,
         class: impl Fn(&str) -> Option<String>,

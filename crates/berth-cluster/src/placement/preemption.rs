@@ -35,10 +35,10 @@ pub enum Preemption {
 /// and then the latest start of the most important victims. Pods that are being deleted for another
 /// reason count like all others. Equal nodes are taken by name.
 ///
-/// The devices of a claim become free with its last user, so sharing pods are evicted together or not
-/// at all. kube-scheduler 1.37 evicts no pods for devices; KEP-5690 proposes it, for devices of one
-/// node. No pod is evicted while the claims of ended pods that have enough devices are being released:
-/// `pod` counts these ([`PodInfo::after_releases`]).
+/// The devices of a claim become free with its last user, so sharing pods are evicted together or
+/// not at all. kube-scheduler 1.37 evicts no pods for devices; KEP-5690 proposes it, for devices of
+/// one node. No pod is evicted while the claims of ended pods that have enough devices are being
+/// released: `pod` counts these ([`PodInfo::after_releases`]).
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -160,8 +160,8 @@ fn violating(pods: &[Arc<PodInfo>], cluster: &Cluster) -> BTreeSet<ObjectKey> {
 }
 
 impl PodInfo {
-    /// The pod for [`preempt`]: claims of pods that have ended count as released. `is_alive`: true if the
-    /// pod of this key and UID has not ended.
+    /// The pod for [`preempt`]: claims of pods that have ended count as released. `is_alive`: true
+    /// if the pod of this key and UID has not ended.
     pub fn after_releases(&self, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> Option<Self> {
         self.devices()?.after_releases(is_alive).map(|needs| self.with_device_needs(needs))
     }

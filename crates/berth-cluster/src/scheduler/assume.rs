@@ -16,8 +16,9 @@ impl State {
         self.first_write(pod, node)
     }
 
-    /// Counts the pod on its node, with devices that it gets there. Returns the pod without its needs of
-    /// devices: they refer to a state of the devices, which would be copied for the next choice.
+    /// Counts the pod on its node, with devices that it gets there. Returns the pod without its
+    /// needs of devices: they refer to a state of the devices, which would be copied for the next
+    /// choice.
     pub(super) fn count_on(&mut self, pod: Arc<PodInfo>, node: &str) -> Arc<PodInfo> {
         let pod = if pod.claims_devices() { Arc::new(pod.without_device_needs()) } else { pod };
         self.stop_waiting(&pod.key);
@@ -135,8 +136,8 @@ impl State {
         }
     }
 
-    /// Reverts the choice of devices for a pod. The choice for a claim that the API shows as allocated
-    /// is none any more.
+    /// Reverts the choice of devices for a pod. The choice for a claim that the API shows as
+    /// allocated is none any more.
     pub(super) fn give_back_devices(&mut self, key: &ObjectKey) {
         let Some(pod) = self.cluster.pod(key).filter(|pod| pod.claims_devices()).cloned() else { return };
         for claim in device_claims_of(&pod.pod).unwrap_or_default() {

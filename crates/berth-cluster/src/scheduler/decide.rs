@@ -213,8 +213,8 @@ impl State {
         preempt(after.as_ref().unwrap_or(pod), &self.cluster, preemptible)
     }
 
-    /// Has the devices of a claim released that only this pod uses, if nodes cannot use them. Returns
-    /// the claim's name.
+    /// Has the devices of a claim released that only this pod uses, if nodes cannot use them.
+    /// Returns the claim's name.
     fn release_devices(&mut self, pod: &Arc<PodInfo>, reasons: &BTreeMap<Unfit, usize>) -> Option<String> {
         if !reasons.contains_key(&Unfit::DevicesElsewhere) {
             return None;
@@ -256,7 +256,8 @@ impl State {
         Arc::new(needs.map(|needs| resolved.with_device_needs(needs.behind(ahead))).unwrap_or(resolved))
     }
 
-    /// The device needs of pods that are at least as important as this one, and are nominated for nodes.
+    /// The device needs of pods that are at least as important as this one, and are nominated for
+    /// nodes.
     pub(super) fn ahead_of(&self, pod: &PodInfo) -> impl Iterator<Item = (String, DeviceNeeds)> {
         let is_ahead = move |other: &PodInfo| {
             let claims_devices = pod.claims_devices() && other.claims_devices();

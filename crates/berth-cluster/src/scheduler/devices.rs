@@ -13,8 +13,9 @@ use crate::devices::FINALIZER;
 use crate::placement::{EXTENDED_CLAIM, ExtendedClaim, PodInfo, allocation, device_claims_of};
 
 impl Scheduler {
-    /// Writes the devices that were chosen for a pod's claims and extended resources, and the pod as
-    /// their user. Returns false if a claim has no devices on the node, has changed, or was deleted.
+    /// Writes the devices that were chosen for a pod's claims and extended resources, and the pod
+    /// as their user. Returns false if a claim has no devices on the node, has changed, or was
+    /// deleted.
     pub(super) async fn allocate(&self, pod: &PodInfo, node: &str) -> Result<bool, kube::Error> {
         let Ok(claims) = device_claims_of(&pod.pod) else { return Ok(false) };
         for key in claims {
@@ -34,9 +35,9 @@ impl Scheduler {
         self.allocate_extended(pod, node).await
     }
 
-    /// Makes a claim with the devices that were chosen for a pod's extended resources, and writes its
-    /// name to the pod's status. An attempt that fails leaves a claim, which is deleted before the next
-    /// attempt ([`super::Decision::Discard`]).
+    /// Makes a claim with the devices that were chosen for a pod's extended resources, and writes
+    /// its name to the pod's status. An attempt that fails leaves a claim, which is deleted before
+    /// the next attempt ([`super::Decision::Discard`]).
     async fn allocate_extended(&self, pod: &PodInfo, node: &str) -> Result<bool, kube::Error> {
         let (chosen, is_needed) = {
             let state = lock(&self.state);
@@ -83,7 +84,8 @@ impl Scheduler {
         }
     }
 
-    /// Releases the devices of a claim that only this pod uses. Returns false if that must be tried again.
+    /// Releases the devices of a claim that only this pod uses. Returns false if that must be tried
+    /// again.
     pub(super) async fn release(&self, pod: &PodInfo, key: &ObjectKey) -> bool {
         let Some(claim) = lock(&self.state).device_claim(key) else { return true };
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -100,8 +102,8 @@ impl Scheduler {
         true
     }
 
-    /// Deletes a claim that an earlier attempt made for a pod's extended resources. Returns false if
-    /// that must be tried again.
+    /// Deletes a claim that an earlier attempt made for a pod's extended resources. Returns false
+    /// if that must be tried again.
     pub(super) async fn discard(&self, pod: &PodInfo, key: &ObjectKey) -> bool {
         let Some(claim) = lock(&self.state).device_claim(key) else { return true };
         let discarded = self.delete_unused(pod, key, &claim).await;

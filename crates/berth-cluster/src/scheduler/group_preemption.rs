@@ -30,8 +30,8 @@ struct Candidate {
 }
 
 impl State {
-    /// The groups whose eviction lets the gang be placed; `None` if there are none. `capacity` is that
-    /// of the nodes as they are.
+    /// The groups whose eviction lets the gang be placed; `None` if there are none. `capacity` is
+    /// that of the nodes as they are.
     pub(super) fn preempt_groups(
         &self,
         gang: &Gang,

@@ -66,16 +66,16 @@ pub enum Decision {
         /// The decisions for its pods.
         members: Vec<Decision>,
     },
-    /// Delete a claim that an earlier attempt made for the pod's extended resources, before the pod is
-    /// tried again.
+    /// Delete a claim that an earlier attempt made for the pod's extended resources, before the pod
+    /// is tried again.
     Discard {
         /// The pod.
         pod: Arc<PodInfo>,
         /// The claim.
         claim: ObjectKey,
     },
-    /// Release the devices of a claim that only this pod uses, because no node can use them that the pod
-    /// fits on.
+    /// Release the devices of a claim that only this pod uses, because no node can use them that
+    /// the pod fits on.
     Release {
         /// The pod.
         pod: Arc<PodInfo>,
@@ -464,8 +464,8 @@ impl State {
         self.try_device_users()
     }
 
-    /// Has the claims deleted that earlier attempts made for the extended resources of a pod without
-    /// a node: the devices may fit no longer, and the pod may get another node.
+    /// Has the claims deleted that earlier attempts made for the extended resources of a pod
+    /// without a node: the devices may fit no longer, and the pod may get another node.
     fn discard_claims(&mut self, pod: &Arc<PodInfo>) {
         let claims = self.storage.devices.made_claims(pod.pod.metadata.uid.as_deref().unwrap_or_default());
         let discards = claims.map(|claim| Decision::Discard { pod: pod.clone(), claim: claim.clone() });
@@ -529,7 +529,8 @@ impl State {
         self.storage.devices.claim_to_make(pod)
     }
 
-    /// True if the pod gets devices on this node in place of extended resources that the node lacks.
+    /// True if the pod gets devices on this node in place of extended resources that the node
+    /// lacks.
     pub fn needs_extended_claim(&self, pod: &PodInfo, node: &str) -> bool {
         let Some(node) = self.cluster.node(node).filter(|_| pod.is_backed()) else { return false };
         let mut lacking = Resources::default();

@@ -1,8 +1,8 @@
 //! The numbered files of a journal: lines of JSON that are only appended.
 //!
-//! Files are named by a prefix and a number from 1. When a file reaches its share of the size limit,
-//! the next file is started, and the oldest files are deleted. A crash can leave an incomplete last
-//! line, which the next start removes.
+//! Files are named by a prefix and a number from 1. When a file reaches its share of the size
+//! limit, the next file is started, and the oldest files are deleted. A crash can leave an
+//! incomplete last line, which the next start removes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -80,8 +80,9 @@ impl Series<'_> {
     }
 }
 
-/// Passes the lines that contain a text to `each`; all lines if the text is empty. Blocks of at least
-/// `block` bytes are searched as a whole: a line without the text costs no more than its bytes.
+/// Passes the lines that contain a text to `each`; all lines if the text is empty. Blocks of at
+/// least `block` bytes are searched as a whole: a line without the text costs no more than its
+/// bytes.
 fn lines_with(mut file: impl Read, text: &str, block: usize, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
     let finder = memmem::Finder::new(text);
     let mut bytes = vec![0; block];

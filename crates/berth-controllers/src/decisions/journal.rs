@@ -2,10 +2,10 @@
 //! switched on by `--decision-journal`.
 //!
 //! Decisions are in the files `decisions-NNNNNNNNNN.jsonl`, stays in `usage-NNNNNNNNNN.jsonl`
-//! ([`super::files`]). Each series has a size limit of its own: the few bytes of a stay are kept for
-//! longer than the searches of a decision. One thread takes the records that have arrived, writes
-//! them in one batch, and syncs the files. A crash can therefore lose the last batch. Decisions never
-//! wait for the journal: if the disk is too slow, records are dropped and counted.
+//! ([`super::files`]). Each series has a size limit of its own: the few bytes of a stay are kept
+//! for longer than the searches of a decision. One thread takes the records that have arrived,
+//! writes them in one batch, and syncs the files. A crash can therefore lose the last batch.
+//! Decisions never wait for the journal: if the disk is too slow, records are dropped and counted.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -150,8 +150,9 @@ pub fn each_stay(folder: &Path, each: &mut dyn FnMut(Stay)) -> io::Result<()> {
     each_record(Series { folder, prefix: USAGE, text: "" }, each)
 }
 
-/// Like [`each_stay`], but only stays of which the Workload or its job, or another object, has this name;
-/// all if it is empty. The lines of the others are not parsed: 256 MiB take 0.05 s of CPU time.
+/// Like [`each_stay`], but only stays of which the Workload or its job, or another object, has this
+/// name; all if it is empty. The lines of the others are not parsed: 256 MiB take 0.05 s of CPU
+/// time.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -160,8 +161,8 @@ pub fn each_stay_named(folder: &Path, name: &str, each: &mut dyn FnMut(Stay)) ->
     each_record(Series { folder, prefix: USAGE, text: &text }, each)
 }
 
-/// Passes the decisions of a journal about the Workload with this UID to `each`, oldest first. The journal
-/// may be in use. The lines of other decisions are not parsed.
+/// Passes the decisions of a journal about the Workload with this UID to `each`, oldest first. The
+/// journal may be in use. The lines of other decisions are not parsed.
 ///
 /// # Errors
 /// The folder cannot be read.

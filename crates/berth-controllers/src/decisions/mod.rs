@@ -7,9 +7,9 @@
 //!
 //! It also has the stays of workloads that ended ([`stay`]): what [`crate::usage`] sums up.
 //!
-//! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`], [`OTHERS_MAX`] and [`STAYS_MAX`]. Records survive a
-//! change of leader within the process. After a restart, only the records of the journal are
-//! available.
+//! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`], [`OTHERS_MAX`] and [`STAYS_MAX`].
+//! Records survive a change of leader within the process. After a restart, only the records of the
+//! journal are available.
 
 mod entries;
 mod files;
@@ -171,9 +171,9 @@ impl Decisions {
         earlier.into_iter().for_each(|record| records.add(Arc::new(record)));
     }
 
-    /// Receiver of the lines that a journal in this folder stores, in order; `None` if there already
-    /// is a journal. Records that arrive faster than the journal takes them are dropped, and counted
-    /// by [`Decisions::dropped`].
+    /// Receiver of the lines that a journal in this folder stores, in order; `None` if there
+    /// already is a journal. Records that arrive faster than the journal takes them are dropped,
+    /// and counted by [`Decisions::dropped`].
     fn journal(&self, folder: &Path) -> Option<Receiver<Line>> {
         let mut journal = self.writer();
         if journal.is_some() {
@@ -267,8 +267,8 @@ impl Decisions {
         }
     }
 
-    /// Records the stay that a change of a workload ended, if any. `cluster_queue` is that of its local
-    /// queue.
+    /// Records the stay that a change of a workload ended, if any. `cluster_queue` is that of its
+    /// local queue.
     pub(crate) fn changed(&self, old: Option<&Workload>, new: Option<&Workload>, cluster_queue: &str, now: Timestamp) {
         let uid = new.or(old).and_then(|workload| workload.metadata.uid.as_deref()).unwrap_or_default();
         let since = self.last_end(uid);
@@ -313,15 +313,16 @@ impl Decisions {
         }
     }
 
-    /// Entries of the known stays that ended at `since` or later, and of others. `None` if memory does
-    /// not have all of them: then [`Decisions::each_stay`] has.
+    /// Entries of the known stays that ended at `since` or later, and of others. `None` if memory
+    /// does not have all of them: then [`Decisions::each_stay`] has.
     pub fn entries(&self, since: Timestamp) -> Option<Parts> {
         self.inner.entries.lock().as_ref()?.since(since.as_second())
     }
 
-    /// Passes known stays that ended to `each`, oldest first: at least those that ended at `since` or later
-    /// in one of `states` (none stands for all), of a workload or job with `name`. If memory does not have
-    /// all of them, the files of the journal are read: a second per 256 MiB, or a twentieth of it with a name.
+    /// Passes known stays that ended to `each`, oldest first: at least those that ended at `since`
+    /// or later in one of `states` (none stands for all), of a workload or job with `name`. If
+    /// memory does not have all of them, the files of the journal are read: a second per 256 MiB,
+    /// or a twentieth of it with a name.
     ///
     /// # Errors
     /// The journal cannot be read.

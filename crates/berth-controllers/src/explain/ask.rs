@@ -37,8 +37,8 @@ pub async fn controllers(client: &Client, namespace: &str, name: &str) -> kube::
     get(client, &format!("/explain/{}/{}", segment(namespace), segment(name))).await
 }
 
-/// Requests the use of quota of a namespace, or of all; `query` has the parameters `by`, `since` and
-/// `until`.
+/// Requests the use of quota of a namespace, or of all; `query` has the parameters `by`, `since`
+/// and `until`.
 ///
 /// # Errors
 /// The API server's error.

@@ -161,8 +161,8 @@ impl Explain {
         Ok(json!(report))
     }
 
-    /// The stays of a period, ended and going on: parameters `since`, `until`, `state` and `limit`. Of
-    /// the jobs of a namespace that wait, those that were created last are listed.
+    /// The stays of a period, ended and going on: parameters `since`, `until`, `state` and `limit`.
+    /// Of the jobs of a namespace that wait, those that were created last are listed.
     ///
     /// # Errors
     /// A parameter is invalid, or the journal cannot be read.
@@ -262,8 +262,8 @@ impl Explain {
         Ok(json!(history::history(stays, records, withheld)))
     }
 
-    /// The stays of running jobs of a namespace, and the number of other stays per namespace that go
-    /// on and began before the end of the period.
+    /// The stays of running jobs of a namespace, and the number of other stays per namespace that
+    /// go on and began before the end of the period.
     async fn going_on(
         &self,
         namespace: &str,
@@ -286,8 +286,8 @@ impl Explain {
         Ok(read.await?)
     }
 
-    /// The newest stays of a namespace that go on in one of the states, at most `limit` per namespace,
-    /// and the number of further ones per namespace.
+    /// The newest stays of a namespace that go on in one of the states, at most `limit` per
+    /// namespace, and the number of further ones per namespace.
     async fn newest(
         &self,
         namespace: &str,
@@ -345,8 +345,8 @@ impl Explain {
         Ok(done.await??)
     }
 
-    /// The stay of a workload that goes on; `None` if the workload is finished, or is the variant of
-    /// another one.
+    /// The stay of a workload that goes on; `None` if the workload is finished, or is the variant
+    /// of another one.
     fn stay_of(&self, workload: &Workload) -> Option<Stay> {
         if status::is_finished(workload) || is_variant(workload) {
             return None;

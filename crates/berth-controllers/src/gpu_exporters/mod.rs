@@ -1,9 +1,9 @@
-//! What the GPUs of any cluster report: read from NVIDIA's dcgm-exporter, which runs on each node with
-//! GPUs.
+//! What the GPUs of any cluster report: read from NVIDIA's dcgm-exporter, which runs on each node
+//! with GPUs.
 //!
-//! The exporters' pods are reached through the API server (`pods/proxy`), in one namespace, with the
-//! rights of the controllers. They are read when a reader asks, and not more often than every ten
-//! seconds. The answer is about nodes, and names neither pods nor namespaces of jobs.
+//! The exporters' pods are reached through the API server (`pods/proxy`), in one namespace, with
+//! the rights of the controllers. They are read when a reader asks, and not more often than every
+//! ten seconds. The answer is about nodes, and names neither pods nor namespaces of jobs.
 
 mod report;
 
@@ -58,8 +58,8 @@ struct Shared {
     reading: tokio::sync::Mutex<()>,
 }
 
-/// The rules of the right to read the exporters, in their namespace. Pods are listed with the rights that
-/// the controllers have anyway.
+/// The rules of the right to read the exporters, in their namespace. Pods are listed with the
+/// rights that the controllers have anyway.
 pub fn rules() -> Value {
     json!([{"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}])
 }
@@ -71,8 +71,8 @@ impl GpuExporters {
         Self(Arc::new(Shared { client, namespace: namespace.to_owned(), last, reading }))
     }
 
-    /// What the GPUs report. Figures of less than a minute are returned at once, and read again in the
-    /// background if they are older than ten seconds.
+    /// What the GPUs report. Figures of less than a minute are returned at once, and read again in
+    /// the background if they are older than ten seconds.
     pub async fn gpus(&self) -> GpuUseList {
         let shared = &self.0;
         if shared.namespace.is_empty() {

@@ -1,8 +1,8 @@
 //! What the metrics of an exporter say about the GPUs of its node. Pure.
 //!
-//! Source: dcgm-exporter 4, `etc/default-counters.csv` and its renderer. A GPU has the label `gpu`. An
-//! instance of a GPU that is divided (MIG) also has `GPU_I_ID`, and no utilization. With time slicing, a
-//! GPU has a series for each pod, all of the same value.
+//! Source: dcgm-exporter 4, `etc/default-counters.csv` and its renderer. A GPU has the label `gpu`.
+//! An instance of a GPU that is divided (MIG) also has `GPU_I_ID`, and no utilization. With time
+//! slicing, a GPU has a series for each pod, all of the same value.
 
 use std::collections::BTreeMap;
 

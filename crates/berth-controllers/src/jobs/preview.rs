@@ -1,7 +1,7 @@
 //! The Workload that a job would get, without a cluster.
 //!
-//! The job need not exist. The same functions that reconcile jobs construct the Workload, so a check
-//! of manifests and a forecast before submission see what the controllers would create.
+//! The job need not exist. The same functions that reconcile jobs construct the Workload, so a
+//! check of manifests and a forecast before submission see what the controllers would create.
 
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::json::Json;

@@ -1,8 +1,8 @@
 //! What the controllers would write first if they were started with the objects of a cluster, for a
 //! check before they replace others.
 //!
-//! The reconcilers of jobs, pods and Workloads are pure, so their first plans are computed without a
-//! cluster. Of a plan, only steps that change a decision count: labels, owners and the order of
+//! The reconcilers of jobs, pods and Workloads are pure, so their first plans are computed without
+//! a cluster. Of a plan, only steps that change a decision count: labels, owners and the order of
 //! conditions may change without an effect on what runs.
 
 use std::collections::BTreeMap;

@@ -60,8 +60,8 @@ impl Environment {
         let mut translated = translate::workload(workload, &context);
         match self.devices.charges(workload, || translate::adjusted_specs(workload, &context)) {
             Ok(charges) => charges.apply(&mut translated),
-            // The workload controller reports the problem. Until it is solved, the workload is treated
-            // like one in back-off, and explanations name the problem.
+            // The workload controller reports the problem. Until it is solved, the workload is
+            // treated like one in back-off, and explanations name the problem.
             Err(problem) if translated.admission.is_none() => {
                 translated.requeued = Some(false);
                 translated.inadmissible = Some(problem.message);

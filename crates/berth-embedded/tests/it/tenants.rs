@@ -450,8 +450,8 @@ async fn holders_of_a_queue_are_named_for_users_that_may_list_them() {
     world.embedded.stop().await;
 }
 
-/// Every request to the groups that the controllers serve, by their own lists of resources: method, path,
-/// and namespace if it is about one.
+/// Every request to the groups that the controllers serve, by their own lists of resources: method,
+/// path, and namespace if it is about one.
 async fn requests(admin: &Client) -> Vec<(Method, String, Option<&'static str>)> {
     let mut requests = Vec::new();
     for group in

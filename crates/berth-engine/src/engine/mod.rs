@@ -318,8 +318,8 @@ impl Engine {
         self.pending_part(cluster_queue, None, 0..usize::MAX)
     }
 
-    /// The waiting workloads of a cluster queue in no particular order, each with a flag: true if it
-    /// is inadmissible until something changes.
+    /// The waiting workloads of a cluster queue in no particular order, each with a flag: true if
+    /// it is inadmissible until something changes.
     pub fn waiting(&self, cluster_queue: &str) -> Vec<(WorkloadKey, bool)> {
         self.world.queue_ids.get(cluster_queue).map_or_else(Vec::new, |id| self.report_waiting(*id))
     }

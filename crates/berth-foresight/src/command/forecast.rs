@@ -52,8 +52,8 @@ pub struct Live {
     pub forecasts: Vec<JobForecast>,
 }
 
-/// Forecasts for the waiting jobs of a snapshot, or for one of them: NAMESPACE/NAME of the job or its
-/// Workload.
+/// Forecasts for the waiting jobs of a snapshot, or for one of them: NAMESPACE/NAME of the job or
+/// its Workload.
 ///
 /// # Errors
 /// The state cannot be read, or the job is not in it, or does not wait.

@@ -57,8 +57,8 @@ pub struct Options {
     output: Output,
 }
 
-/// Compares a state with and without the changes, as the report to print. Manifests and jobs that name
-/// no namespace are those of `namespace`.
+/// Compares a state with and without the changes, as the report to print. Manifests and jobs that
+/// name no namespace are those of `namespace`.
 ///
 /// # Errors
 /// A file cannot be read, a change cannot be made, or the state cannot be used.

@@ -3,14 +3,14 @@
 //! The draws of a forecast know no outage, no campaign of a user and no change of quota, so their
 //! 90th percentile is too early. The correction is that of conformal prediction: the ratio of true
 //! waits to drawn percentiles was below some factor in nine of ten forecasts so far, and the next
-//! percentile is multiplied by that factor. The forecasts are the last of the same cluster queue, or
-//! of all queues as long as fewer than [`ENOUGH`] of its own have come true.
+//! percentile is multiplied by that factor. The forecasts are the last of the same cluster queue,
+//! or of all queues as long as fewer than [`ENOUGH`] of its own have come true.
 //!
 //! Waits change with the load, so nine of ten past forecasts are not nine of ten future ones. The
 //! share is therefore moved by each outcome, as adaptive conformal inference does (Gibbs and
 //! Candès, 2021): up by nine steps after a start that came later than the corrected percentile, and
-//! down by one after any other. A job that waits longer than its percentile counts at once, not when
-//! it starts.
+//! down by one after any other. A job that waits longer than its percentile counts at once, not
+//! when it starts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -114,8 +114,8 @@ fn factor(made: &[&Made], now: Time) -> Option<f64> {
     ratios.sort_unstable_by(f64::total_cmp);
     let moved = |late: bool| STEP * (f64::from(u8::from(late)) - (1.0 - SHARE));
     let share = SHARE + made.iter().filter_map(|made| made.is_late(now)).map(moved).sum::<f64>();
-    // Of n values, the next one is below the k-th with a chance of k / (n + 1). Sums of decimals are
-    // rounded: the rank of 0.9 of 20 is 18.
+    // Of n values, the next one is below the k-th with a chance of k / (n + 1). Sums of decimals
+    // are rounded: the rank of 0.9 of 20 is 18.
     let rank = ((ratios.len() + 1) as f64 * share - 1e-9).ceil().clamp(1.0, ratios.len() as f64);
     ratios.get(rank as usize - 1).copied()
 }

@@ -1,17 +1,19 @@
-//! Run times of jobs that have not ended, from those of jobs that have, and of those that still run.
+//! Run times of jobs that have not ended, from those of jobs that have, and of those that still
+//! run.
 //!
 //! The estimate of a job is a distribution: the run times of the last jobs of the same user and
-//! size; if fewer than [`ENOUGH`] of them have ended, those of the same user, of the same tenant and
-//! size, of the same tenant, or of all.
+//! size; if fewer than [`ENOUGH`] of them have ended, those of the same user, of the same tenant
+//! and size, of the same tenant, or of all.
 //!
-//! - Jobs that still run count, too: they run longer than they have run so far. Without them, the jobs
-//!   that have ended since a batch of jobs started are its shortest, and all others are taken to be as
-//!   short. The distribution is the estimate of Kaplan and Meier, of the jobs in the order of their
-//!   starts, back to the one with which [`KEPT`] of them have ended.
+//! - Jobs that still run count, too: they run longer than they have run so far. Without them, the
+//!   jobs that have ended since a batch of jobs started are its shortest, and all others are taken
+//!   to be as short. The distribution is the estimate of Kaplan and Meier, of the jobs in the order
+//!   of their starts, back to the one with which [`KEPT`] of them have ended.
 //! - Times longer than any that ended in a group are taken from the next wider group.
 //! - A job that already runs for some time has a longer run time than that. No run time is longer
 //!   than the declared limit.
-//! - Jobs of one group vary together ([`Estimate::rank`]), as much as consecutive jobs of the group did.
+//! - Jobs of one group vary together ([`Estimate::rank`]), as much as consecutive jobs of the group
+//!   did.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -233,7 +235,8 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// The run time of a job that has run for `elapsed`; `None` if nothing is known about such jobs.
+    /// The run time of a job that has run for `elapsed`; `None` if nothing is known about such
+    /// jobs.
     pub fn estimate(&mut self, job: &Job, elapsed: Duration) -> Option<Estimate> {
         let mut found =
             Estimate { curves: Vec::new(), group: 0, elapsed, limit: job.limit.unwrap_or(Duration::MAX).max(elapsed) };
@@ -252,8 +255,8 @@ impl Known<'_> {
         found.curves.iter().any(|curve| curve.times.last().is_some_and(|last| *last > elapsed)).then_some(found)
     }
 
-    /// Like [`Known::estimate`]. If nothing is known about jobs that ran so long, they may run as long
-    /// again, and new ones an hour.
+    /// Like [`Known::estimate`]. If nothing is known about jobs that ran so long, they may run as
+    /// long again, and new ones an hour.
     pub fn guess(&mut self, job: &Job, elapsed: Duration) -> Estimate {
         self.estimate(job, elapsed).unwrap_or_else(|| Estimate {
             curves: Vec::new(),

@@ -17,8 +17,8 @@ use crate::objects::Objects;
 /// What happens to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobFuture {
-    /// When it is admitted next; `None` if that does not happen. A job that holds quota at the start
-    /// has the time of that admission.
+    /// When it is admitted next; `None` if that does not happen. A job that holds quota at the
+    /// start has the time of that admission.
     pub admitted: Option<Time>,
     /// When all its pods run after that admission.
     pub running: Option<Time>,
@@ -92,7 +92,8 @@ pub fn config(objects: &Objects) -> EngineConfig {
 
 /// A state as a load, without run times.
 pub fn load(objects: &Objects, state: &State) -> Forward {
-    // Pods of the state are part of the capacity, not of topologies: jobs that run take their own room.
+    // Pods of the state are part of the capacity, not of topologies: jobs that run take their own
+    // room.
     let events = objects.events().into_iter().filter(|event| !matches!(event, Event::NodePodUpserted(_)));
     let job = |workload: &Workload| ForwardJob {
         workload: workload.clone(),

@@ -7,8 +7,8 @@
 //!                                           forecast: many draws  │  what_if: with and without changes
 //! ```
 //!
-//! Jobs about whose run time nothing is known never end in a computed future, so a job that waits for
-//! one of them has no forecast.
+//! Jobs about whose run time nothing is known never end in a computed future, so a job that waits
+//! for one of them has no forecast.
 
 pub mod capacity;
 pub mod forecast;
@@ -89,7 +89,8 @@ pub struct State {
 }
 
 impl State {
-    /// The state that the objects show. Jobs of the set that have no Workload are submitted at `at`.
+    /// The state that the objects show. Jobs of the set that have no Workload are submitted at
+    /// `at`.
     pub fn of(objects: &Objects, at: Timestamp) -> State {
         let now = berth_controllers::translate::time(at);
         let (pods, translator) = (pods_by_owner(objects), Translator::new(objects));

@@ -14,8 +14,8 @@ use super::run_times::transition;
 use crate::forecast::calibration::{Calibration, Made};
 use crate::objects::Objects;
 
-/// Adds the starts of workloads since the last call. Forecasts of workloads that were deleted before
-/// their start are forgotten.
+/// Adds the starts of workloads since the last call. Forecasts of workloads that were deleted
+/// before their start are forgotten.
 pub fn settle(record: &mut Calibration, objects: &Objects) {
     record.retain(|made| {
         if made.started.is_some() {
@@ -33,8 +33,9 @@ pub fn settle(record: &mut Calibration, objects: &Objects) {
     });
 }
 
-/// Adds the forecast of the newest waiting job of each cluster queue, unless the record has one of this
-/// job. The other jobs of a queue wait for much the same, so their forecasts are no further evidence.
+/// Adds the forecast of the newest waiting job of each cluster queue, unless the record has one of
+/// this job. The other jobs of a queue wait for much the same, so their forecasts are no further
+/// evidence.
 pub fn add(record: &mut Calibration, forecasts: &[JobForecast], at: Time) {
     let newest: BTreeMap<&Name, &JobForecast> =
         forecasts.iter().filter_map(|it| Some((it.cluster_queue.as_ref()?, it))).collect();

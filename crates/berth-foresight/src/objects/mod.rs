@@ -1,8 +1,8 @@
 //! A set of API objects: what a folder of manifests, a live cluster or a snapshot contains.
 //!
-//! Objects are read as the controllers read them: defaulted, checked by their definitions and by the
-//! webhooks' rules, converted to the newest version, and translated by the same functions. An object
-//! that is invalid is left out, with its problem. Objects of other kinds are counted.
+//! Objects are read as the controllers read them: defaulted, checked by their definitions and by
+//! the webhooks' rules, converted to the newest version, and translated by the same functions. An
+//! object that is invalid is left out, with its problem. Objects of other kinds are counted.
 
 pub mod devices;
 pub mod machines;

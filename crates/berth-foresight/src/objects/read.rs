@@ -204,8 +204,8 @@ fn in_namespace((namespace, name): Namespaced) -> Namespaced {
     (if namespace.is_empty() { "default".to_owned() } else { namespace }, name)
 }
 
-/// Files may leave out the namespace of a job, LocalQueue or other object of a namespace. It is then
-/// created in the namespace of the command that creates it.
+/// Files may leave out the namespace of a job, LocalQueue or other object of a namespace. It is
+/// then created in the namespace of the command that creates it.
 pub fn complete_namespace(value: &mut Value, namespace: &str) {
     const NAMESPACED: [&str; 5] = ["LocalQueue", "Workload", "Pod", "LimitRange", "ResourceClaimTemplate"];
     let is_namespaced = value["kind"].as_str().is_some_and(|kind| NAMESPACED.contains(&kind)) || preview::is_job(value);

@@ -1,8 +1,9 @@
 //! Replaces names and labels.
 //!
-//! Equal strings get equal replacements everywhere, and the order of the replacements is that of the
-//! originals: names break ties between equal alternatives, and label values are compared. Numbers,
-//! booleans, resource names, and the labels of Kubernetes and of the large clouds keep their spelling.
+//! Equal strings get equal replacements everywhere, and the order of the replacements is that of
+//! the originals: names break ties between equal alternatives, and label values are compared.
+//! Numbers, booleans, resource names, and the labels of Kubernetes and of the large clouds keep
+//! their spelling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,8 +220,8 @@ impl New {
         }
     }
 
-    /// Replaces keys and values of labels. The values of well-known labels are kept, unless they are
-    /// names of objects.
+    /// Replaces keys and values of labels. The values of well-known labels are kept, unless they
+    /// are names of objects.
     fn labels(&self, labels: &mut Value) {
         let Some(map) = labels.as_object_mut() else { return };
         let old = std::mem::take(map);

@@ -1,9 +1,9 @@
 //! Snapshots: the objects on which decisions depend, at one instant, in one file.
 //!
 //! A snapshot has no images, commands, environment and volumes of pods, and no messages: nothing on
-//! which a decision does not depend ([`trim`]). It may have what the controllers know beside the objects
-//! ([`Memory`]). Names can be replaced too ([`anonymous`]). The same file gives the same forecasts, byte
-//! for byte.
+//! which a decision does not depend ([`trim`]). It may have what the controllers know beside the
+//! objects ([`Memory`]). Names can be replaced too ([`anonymous`]). The same file gives the same
+//! forecasts, byte for byte.
 
 mod anonymous;
 mod changes;
@@ -30,7 +30,8 @@ pub struct Snapshot {
     pub at: Timestamp,
     /// The objects.
     pub objects: Vec<Value>,
-    /// What the controllers knew beside the objects; `None` if they were not asked, or gave no answer.
+    /// What the controllers knew beside the objects; `None` if they were not asked, or gave no
+    /// answer.
     pub memory: Option<Memory>,
 }
 

@@ -95,8 +95,8 @@ fn jobs_that_still_run_make_the_run_times_of_their_group_longer() {
     let alone = learned(&trace, &ended, &[]);
     let estimate = alone.at(at).guess(&trace.jobs[0], Duration::ZERO);
     assert_eq!([0.4, 0.6].map(|share| estimate.quantile(share)), [seconds(10); 2]);
-    // Half of ann's jobs have ended after 10 seconds. The other half still runs after 100, and longer
-    // times are known of the tenant only.
+    // Half of ann's jobs have ended after 10 seconds. The other half still runs after 100, and
+    // longer times are known of the tenant only.
     let both = learned(&trace, &ended, &running);
     let estimate = both.at(at).guess(&trace.jobs[0], Duration::ZERO);
     assert_eq!([0.4, 0.6].map(|share| estimate.quantile(share)), [seconds(10), seconds(500)]);

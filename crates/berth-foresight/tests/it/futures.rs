@@ -1,9 +1,9 @@
 //! The future of a state, computed from its objects, is what happens then.
 //!
 //! Random platforms with known run times run in virtual time. At one instant the objects are taken,
-//! as a snapshot would, with their times in whole seconds and with what the engine knows beside them. A
-//! change is made, and the future is computed from that. The original run gets the same change at that
-//! instant and goes on.
+//! as a snapshot would, with their times in whole seconds and with what the engine knows beside
+//! them. A change is made, and the future is computed from that. The original run gets the same
+//! change at that instant and goes on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -281,8 +281,8 @@ fn config() -> EngineConfig {
     EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() }
 }
 
-/// The changes that a platform's original run and the future computed at the cut have since then, with what
-/// `remember` keeps of the engine's memory.
+/// The changes that a platform's original run and the future computed at the cut have since then,
+/// with what `remember` keeps of the engine's memory.
 fn both(platform: &Platform, remember: impl Fn(Memory) -> Memory) -> [BTreeMap<usize, Vec<(Time, Seen)>>; 2] {
     let mut watch = Watch::default();
     drive::run(&Original(platform), config(), &mut watch);

@@ -573,8 +573,8 @@ fn is_pages(name: &str) -> bool {
 }
 
 /// True if a resource is extended: named `domain/name`, with a domain outside kubernetes.io. Such
-/// resources are counted in whole units and never overcommitted. The name must also be valid with the
-/// prefix `requests.`, with which quotas of objects name it.
+/// resources are counted in whole units and never overcommitted. The name must also be valid with
+/// the prefix `requests.`, with which quotas of objects name it.
 pub fn is_extended(name: &str) -> bool {
     let is_native = !name.contains('/') || name.contains("kubernetes.io/");
     let is_request = name.starts_with(QUOTA_PREFIX);

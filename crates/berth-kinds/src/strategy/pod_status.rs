@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::rules::{items, named, required, text};
 
-/// Validates the claims of devices in a pod's status: those for `spec.resourceClaims`, and the one for
-/// its extended resources.
+/// Validates the claims of devices in a pod's status: those for `spec.resourceClaims`, and the one
+/// for its extended resources.
 ///
 /// Source: Kubernetes 1.36, fields `resourceClaimStatuses` and `extendedResourceClaimStatus` of
 /// PodStatus, and KEP-5004.

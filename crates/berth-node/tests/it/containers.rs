@@ -222,7 +222,8 @@ async fn the_root_of_a_container_charges_no_file_cache_to_its_memory_group() {
             let line = statistics.lines().filter_map(|line| line.split_once(' ')).find(|(key, _)| names.contains(key));
             line.and_then(|(_, bytes)| bytes.parse::<u64>().ok()).unwrap_or(0)
         };
-        // The names in version 1 and 2 of control groups. Pages of a root are in no program's memory.
+        // The names in version 1 and 2 of control groups. Pages of a root are in no program's
+        // memory.
         if charged(["total_cache", "file"]) == charged(["total_mapped_file", "file_mapped"]) {
             return;
         }

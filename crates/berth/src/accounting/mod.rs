@@ -75,8 +75,8 @@ impl PeriodOptions {
     }
 }
 
-/// The stays of journals that ended, of Workloads or jobs with a name (all if it is empty), each once:
-/// replicas of the controllers that led one after the other may have recorded the same end.
+/// The stays of journals that ended, of Workloads or jobs with a name (all if it is empty), each
+/// once: replicas of the controllers that led one after the other may have recorded the same end.
 pub fn each_stay(folders: &[PathBuf], name: &str, each: &mut dyn FnMut(&Stay)) -> anyhow::Result<()> {
     let mut seen = HashSet::new();
     for folder in folders {

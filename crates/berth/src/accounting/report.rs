@@ -42,8 +42,8 @@ pub struct Options {
     /// Default: the prices of the cluster's NodePools.
     #[arg(long = "price", value_name = "[FLAVOR/]RESOURCE=PRICE")]
     prices: Vec<String>,
-    /// Read the decision journal in this folder instead of asking a cluster; may be repeated, for the
-    /// journals of several replicas. Only stays that have ended are known.
+    /// Read the decision journal in this folder instead of asking a cluster; may be repeated, for
+    /// the journals of several replicas. Only stays that have ended are known.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
     /// Output format: table, csv with a row per group, flavor and resource, json, yaml, name or

@@ -51,8 +51,8 @@ use webhook::{Further, WebhookOptions};
 /// Controllers that other options of `berth controller` add: `--appwrapper`, and the slack queue.
 const OF_OPERATORS: &[&str] = &["appwrapper", "node-health-quota"];
 
-/// Period in which objects that were not used are packed. A Job of some seconds stays unpacked from its
-/// creation to its end.
+/// Period in which objects that were not used are packed. A Job of some seconds stays unpacked from
+/// its creation to its end.
 const PACK_PERIOD: Duration = Duration::from_secs(10);
 
 /// Options of `berth controller`.
@@ -62,21 +62,21 @@ pub struct Options {
     /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Feature gates, as `NAME=true,NAME=false`, instead of featureGates of the configuration. AllAlpha
-    /// and AllBeta stand for all gates of a stage that are not named.
+    /// Feature gates, as `NAME=true,NAME=false`, instead of featureGates of the configuration.
+    /// AllAlpha and AllBeta stand for all gates of a stage that are not named.
     #[arg(long, value_name = "GATES", value_parser = gates)]
     feature_gates: Option<FeatureGates>,
     /// Controllers to run: * for all, NAME for one, -NAME to exclude one; an empty list for none.
-    /// Excluded controllers keep their state up to date and write nothing. Webhooks are served in any case.
-    /// docs/configuration.md lists the names.
+    /// Excluded controllers keep their state up to date and write nothing. Webhooks are served in
+    /// any case. docs/configuration.md lists the names.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     controllers: Selection,
     /// Also run AppWrappers, and serve their webhooks. FILE is AppWrapper's configuration file.
     /// Default: AppWrapper's defaults. AppWrapper's own controller must not be installed.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     appwrapper: Option<Option<PathBuf>>,
-    /// Maximum requests per second. Events use at most a tenth of it while decisions are written. Default:
-    /// clientConnection.qps of the configuration, else no limit.
+    /// Maximum requests per second. Events use at most a tenth of it while decisions are written.
+    /// Default: clientConnection.qps of the configuration, else no limit.
     #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
     kube_api_qps: Option<f64>,
     /// Maximum burst of requests after a pause. Default: clientConnection.burst of the
@@ -91,9 +91,9 @@ pub struct Options {
     /// else the address from which this machine connects to the API server.
     #[arg(long, value_name = "IP", env = "POD_IP")]
     advertise_address: Option<IpAddr>,
-    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
-    /// The controllers read the exporters through the API server, which needs the right to `get`
-    /// pods/proxy in this namespace: berth install --gpu-exporters NAMESPACE adds it.
+    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs
+    /// report. The controllers read the exporters through the API server, which needs the right to
+    /// `get` pods/proxy in this namespace: berth install --gpu-exporters NAMESPACE adds it.
     #[arg(long, value_name = "NAMESPACE", default_value = "", hide_default_value = true)]
     gpu_exporters: String,
     #[command(flatten)]
@@ -334,8 +334,8 @@ fn check_names(selection: &Selection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the kinds whose caches are not filled after this time. Never returns without a time, or if
-/// all are filled.
+/// Returns the kinds whose caches are not filled after this time. Never returns without a time, or
+/// if all are filled.
 async fn late(caches: &CacheState, timeout: Option<Duration>) -> String {
     match timeout {
         Some(timeout) => tokio::time::sleep(timeout).await,

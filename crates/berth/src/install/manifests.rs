@@ -34,9 +34,9 @@ const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// the cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
-/// Time in seconds for which a replica that is deleted continues to work. API servers learn from the
-/// endpoints of the Services that it leaves, and send requests of webhooks and conversion to it until
-/// then. Less than the grace period of the pod.
+/// Time in seconds for which a replica that is deleted continues to work. API servers learn from
+/// the endpoints of the Services that it leaves, and send requests of webhooks and conversion to it
+/// until then. Less than the grace period of the pod.
 const LEAVING_SECONDS: u32 = 3;
 
 /// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to
@@ -442,7 +442,8 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": unmanaged_namespaces(values)}]});
     let mut hooks = Vec::new();
     if parts.app_wrappers {
-        // Before the webhook that suspends AppWrappers with a queue: this one adds the default queue.
+        // Before the webhook that suspends AppWrappers with a queue: this one adds the default
+        // queue.
         let path = if short == "default" { APP_WRAPPERS_MUTATE } else { APP_WRAPPERS_VALIDATE };
         let mut own = hook("of-appwrappers", "workload.codeflare.dev", "v1beta2", &["appwrappers"], "Fail");
         own["clientConfig"] = client(values, path);

@@ -71,35 +71,35 @@ pub struct Options {
     /// migration from Kueue.
     #[arg(long)]
     hold_only: bool,
-    /// Print or apply the controllers as a standby, without the definitions: they serve webhooks and
-    /// conversion, and decide and write nothing. A running Kueue is then no obstacle. A migration from
-    /// Kueue or back to it passes through this state.
+    /// Print or apply the controllers as a standby, without the definitions: they serve webhooks
+    /// and conversion, and decide and write nothing. A running Kueue is then no obstacle. A
+    /// migration from Kueue or back to it passes through this state.
     #[arg(long, conflicts_with = "hold_only")]
     standby: bool,
-    /// Let the controllers run AppWrappers, in place of AppWrapper's own controller: rights, webhooks
-    /// and the CustomResourceDefinition.
+    /// Let the controllers run AppWrappers, in place of AppWrapper's own controller: rights,
+    /// webhooks and the CustomResourceDefinition.
     #[arg(long)]
     appwrapper: bool,
     /// Let the controllers serve their metrics over HTTPS, to clients that the API server
     /// authenticates and authorizes.
     #[arg(long)]
     metrics_secure: bool,
-    /// Let the controllers react to unhealthy nodes: new pods of queued jobs avoid them, and running
-    /// pods leave them.
+    /// Let the controllers react to unhealthy nodes: new pods of queued jobs avoid them, and
+    /// running pods leave them.
     #[arg(long)]
     node_health: bool,
-    /// ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away. Implies
-    /// --node-health.
+    /// ClusterQueue whose lending limits follow the capacity that unhealthy nodes take away.
+    /// Implies --node-health.
     #[arg(long, value_name = "NAME")]
     slack_queue: Option<String>,
-    /// Let the controllers write the forecasts of the first PLACES waiting workloads of each ClusterQueue on
-    /// their Workloads, as annotation berth.dev/forecast.
+    /// Let the controllers write the forecasts of the first PLACES waiting workloads of each
+    /// ClusterQueue on their Workloads, as annotation berth.dev/forecast.
     #[arg(long, value_name = "PLACES")]
     forecast_annotations: Option<usize>,
-    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs report.
-    /// The controllers get the right to reach the pods of this namespace through the API server
-    /// (pods/proxy), by a Role in it. The namespace must exist: it belongs to the exporters, and is not
-    /// among the printed objects.
+    /// Namespace of the pods of dcgm-exporter. The web pages and `berth top` then show what GPUs
+    /// report. The controllers get the right to reach the pods of this namespace through the API
+    /// server (pods/proxy), by a Role in it. The namespace must exist: it belongs to the exporters,
+    /// and is not among the printed objects.
     #[arg(long, value_name = "NAMESPACE", value_parser = namespace)]
     gpu_exporters: Option<String>,
     /// Write the Helm chart to this folder instead of printing.

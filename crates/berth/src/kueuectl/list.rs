@@ -244,7 +244,8 @@ where
     }
 }
 
-/// A list of objects with a row for each. The first columns are NAMESPACE, if `namespaces`, and NAME.
+/// A list of objects with a row for each. The first columns are NAMESPACE, if `namespaces`, and
+/// NAME.
 fn listing<'a, K>(
     objects: impl IntoIterator<Item = &'a K>,
     namespaces: bool,

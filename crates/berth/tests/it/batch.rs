@@ -80,7 +80,8 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
     assert_eq!(done(&cluster, "cancel team-blue/large"), "team-blue/large cancelled: Job deleted\n");
     is("large", "");
     is("train", "Running");
-    // Of two evictions within the same second, usage has one: API objects have times in whole seconds.
+    // Of two evictions within the same second, usage has one: API objects have times in whole
+    // seconds.
     pause(Duration::from_millis(1_100));
     assert_eq!(done(&cluster, "requeue team-blue/train"), "team-blue/train requeued\n");
     is("train", "Running");

@@ -1,5 +1,5 @@
-//! What GPUs report in a cluster that is not embedded: from the pods of dcgm-exporter, through the API
-//! server.
+//! What GPUs report in a cluster that is not embedded: from the pods of dcgm-exporter, through the
+//! API server.
 
 use std::path::Path;
 

@@ -68,7 +68,8 @@ pub struct NamedNodePool {
     pub spec: NodePoolSpec,
 }
 
-/// All fields except the pools and classes, which are read one by one so that errors have their paths.
+/// All fields except the pools and classes, which are read one by one so that errors have their
+/// paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Rest {

@@ -6,8 +6,8 @@ use super::super::problem::join;
 use super::super::{AutopilotConfiguration, NodeHealthConfiguration, Problem, SchedulerConfiguration};
 use crate::appwrapper::AppWrapperConfiguration;
 
-/// The operators of other projects that run in the cluster. A user who installs such a project turns
-/// ours off.
+/// The operators of other projects that run in the cluster. A user who installs such a project
+/// turns ours off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OperatorConfiguration {
@@ -26,7 +26,8 @@ pub struct OperatorConfiguration {
     pub slack_queue: String,
     /// Autopilot, the health agent of nodes with GPUs.
     pub autopilot: AutopilotConfiguration,
-    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training operator.
+    /// PyTorchJob, TFJob, XGBoostJob, PaddleJob and JAXJob, in place of Kubeflow's training
+    /// operator.
     pub training: bool,
     /// MPIJob, in place of Kubeflow's MPI operator.
     pub mpi: bool,

@@ -30,7 +30,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of path segments up to `proxy`, in a namespace and outside.
 const SEGMENTS: [usize; 2] = [7, 5];
 
-/// The request's path below `proxy` as sent, with its leading `/`; empty if the path ends with `proxy`.
+/// The request's path below `proxy` as sent, with its leading `/`; empty if the path ends with
+/// `proxy`.
 pub(super) fn path_below(info: &RequestInfo) -> &str {
     let count = SEGMENTS[usize::from(info.namespace.is_empty())];
     let path = info.raw_path.as_str();

@@ -27,8 +27,8 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-/// Sends a GET request over the connection that `dialed` opens to the host. With TLS, the certificate is not verified, as
-/// in Kubernetes: a probe only checks that the container responds.
+/// Sends a GET request over the connection that `dialed` opens to the host. With TLS, the
+/// certificate is not verified, as in Kubernetes: a probe only checks that the container responds.
 pub async fn get(
     dialed: impl Future<Output = io::Result<TcpStream>>,
     host: &str,

@@ -180,7 +180,8 @@ fn the_devices_of_a_claim_are_released_if_its_only_pod_fits_on_another_node() {
     world.claiming_pod("p", 0, 1);
     world.settle();
     assert_eq!(world.places(), "p=n1");
-    // The pod was deleted and created again: its claim still has the device of the node that is gone.
+    // The pod was deleted and created again: its claim still has the device of the node that is
+    // gone.
     world.delete("p");
     world.change_claim("p", |claim| claim["status"]["reservedFor"] = json!([]));
     world.drop_node("n1");

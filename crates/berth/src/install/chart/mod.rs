@@ -1,7 +1,7 @@
 //! The Helm chart, generated from the objects that `berth install` prints. Values that differ
-//! between installations are inserted as marks, and marks become template expressions. Values that only
-//! the chart has are those of [`of_kueue`].
-//! `deploy/helm/berth` has the result; a test generates it again and compares.
+//! between installations are inserted as marks, and marks become template expressions. Values that
+//! only the chart has are those of [`of_kueue`]. `deploy/helm/berth` has the result; a test
+//! generates it again and compares.
 
 mod of_kueue;
 
@@ -23,8 +23,8 @@ const CLOSE: &str = "}@@";
 /// The configuration file, as a Helm expression.
 const FILE: &str = "(fromYaml .Values.managerConfig.controllerManagerConfigYaml)";
 
-/// A field of the configuration file, as a Helm expression; empty if the field or its section is absent
-/// or null.
+/// A field of the configuration file, as a Helm expression; empty if the field or its section is
+/// absent or null.
 fn setting(section: &str, field: &str) -> String {
     format!("get (get {FILE} `{section}` | default dict) `{field}`")
 }
