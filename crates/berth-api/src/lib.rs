@@ -23,6 +23,7 @@ pub mod jobset;
 pub mod json;
 pub mod kueue;
 pub mod monitoring;
+pub mod pod;
 mod published;
 mod resource;
 pub mod scheduling;

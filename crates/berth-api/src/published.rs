@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use berth_apimachinery::builtin;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const CORE: &str = "io.k8s.api.core.v1.";
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -78,7 +78,7 @@ impl Published {
                 // A recursive definition is cut where it refers to itself. The definitions embedded
                 // here are not recursive.
                 self.resolved.insert(name.to_owned(), unknown());
-                let mut schema = self.resolve(definition);
+                let mut schema = builtin::with_references(definition, &mut |name| self.schema(name));
                 self.complete(name, &mut schema);
                 schema
             }
@@ -87,30 +87,6 @@ impl Published {
         };
         self.resolved.insert(name.to_owned(), schema.clone());
         schema
-    }
-
-    fn resolve(&mut self, schema: &Value) -> Value {
-        let Some(schema) = schema.as_object() else { return schema.clone() };
-        let mut resolved = Map::new();
-        if let Some(name) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next())
-            && let Value::Object(target) = self.schema(name)
-        {
-            resolved = target;
-        }
-        for (key, value) in schema {
-            let value = match key.as_str() {
-                "$ref" | "x-kubernetes-group-version-kind" | "x-kubernetes-unions" => continue,
-                key if key.starts_with("x-kubernetes-patch-") => continue,
-                "properties" => {
-                    let fields = value.as_object().into_iter().flatten();
-                    fields.map(|(name, field)| (name.clone(), self.resolve(field))).collect::<Map<_, _>>().into()
-                }
-                "items" | "additionalProperties" => self.resolve(value),
-                _ => value.clone(),
-            };
-            resolved.insert(key.clone(), value);
-        }
-        resolved.into()
     }
 
     /// Adds the facts that the document omits.

@@ -165,18 +165,20 @@ fn resolve_name(name: &str, stack: &mut Vec<String>) -> Value {
         return json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     }
     stack.push(name.to_owned());
-    let resolved = resolve(definition, stack);
+    let resolved = with_references(definition, &mut |name| resolve_name(name, stack));
     stack.pop();
     resolved
 }
 
-fn resolve(schema: &Value, stack: &mut Vec<String>) -> Value {
+/// A schema whose references are replaced by their targets, without the extensions that a
+/// CustomResourceDefinition must not have. `target` has the schema of a definition by its name.
+pub fn with_references(schema: &Value, target: &mut dyn FnMut(&str) -> Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();
     if let Some(name) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE_PREFIX))
-        && let Value::Object(target) = resolve_name(name, stack)
+        && let Value::Object(found) = target(name)
     {
-        out = target;
+        out = found;
     }
     for (key, value) in schema {
         let value = match key.as_str() {
@@ -184,9 +186,9 @@ fn resolve(schema: &Value, stack: &mut Vec<String>) -> Value {
             key if key.starts_with("x-kubernetes-patch-") => continue,
             "properties" => {
                 let fields = value.as_object().into_iter().flatten();
-                fields.map(|(name, field)| (name.clone(), resolve(field, stack))).collect::<Map<_, _>>().into()
+                fields.map(|(name, field)| (name.clone(), with_references(field, target))).collect::<Map<_, _>>().into()
             }
-            "items" | "additionalProperties" => resolve(value, stack),
+            "items" | "additionalProperties" => with_references(value, target),
             _ => value.clone(),
         };
         out.insert(key.clone(), value);

@@ -276,7 +276,8 @@ fn push_char(out: &mut Vec<u8>, c: char) {
     out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
-fn simple_escape(escape: char) -> Option<char> {
+/// The character of a one-letter escape.
+pub(crate) fn simple_escape(escape: char) -> Option<char> {
     Some(match escape {
         'a' => '\u{7}',
         'b' => '\u{8}',

@@ -1,5 +1,5 @@
 //! Creates the initial objects of a cluster: the configured node pools and provisioning classes,
-//! the system priority classes, and the storage class `standard`.
+//! and the storage class `standard`.
 
 use std::time::Duration;
 
@@ -7,9 +7,8 @@ use berth_api::berth::{
     ClusterConfiguration, NamedNodePool, NamedProvisioningClass, NodePool, ProvisioningClass, ProvisioningClassSpec,
 };
 use berth_runtime::{Clock, Manager, is_already_exists};
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -40,38 +39,8 @@ async fn create_objects(
     classes: &[NamedProvisioningClass],
 ) -> Result<(), kube::Error> {
     create_storage_class(client).await?;
-    create_priority_classes(client).await?;
     create_provisioning_classes(client, classes).await?;
     create_pools(client, pools).await
-}
-
-async fn create_priority_classes(client: &Client) -> Result<(), kube::Error> {
-    let classes: Api<PriorityClass> = Api::all(client.clone());
-    for (name, value, description) in [
-        (
-            "system-cluster-critical",
-            2_000_000_000,
-            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
-        ),
-        (
-            "system-node-critical",
-            2_000_001_000,
-            "Used for system critical pods that must not be moved from their current node.",
-        ),
-    ] {
-        let class = PriorityClass {
-            metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
-            value,
-            description: Some(description.into()),
-            ..PriorityClass::default()
-        };
-        match berth_runtime::write::create(&classes, &PostParams::default(), &class).await {
-            Ok(_) => {}
-            Err(error) if is_already_exists(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Creates the provisioning classes. After a restart, the configuration of a class may have

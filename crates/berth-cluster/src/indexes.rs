@@ -1,5 +1,6 @@
 //! Pod indexes that several controllers of this crate use.
 
+use berth_api::pod::node_of;
 use berth_runtime::{Cache, Index};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -16,8 +17,7 @@ pub fn pods_by_node(pods: &Cache<Pod>) -> Index<Pod> {
 pub fn bound_pods(pods: &Cache<Pod>) -> Index<Pod> {
     pods.index(|pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let is_bound =
-            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+        let is_bound = node_of(pod).is_some();
         let counts = is_bound && !matches!(phase, Some("Succeeded" | "Failed"));
         if counts { vec!["bound".to_owned()] } else { Vec::new() }
     })

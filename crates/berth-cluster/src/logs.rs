@@ -6,6 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::SimulatedPods;
+use berth_api::pod::node_of;
 use berth_apimachinery::well_known;
 use berth_runtime::{Cache, Clock, Manager, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
@@ -116,7 +117,7 @@ fn lines(
         _ => (None, None),
     };
     let Some(started) = started.map(|time| time.0) else { return Vec::new() };
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    let node = node_of(pod).unwrap_or_default();
     let image = container.image.as_deref().unwrap_or("(no image)");
     let mut lines =
         vec![(started, format!("simulated container {} of image {image} started on {node}", container.name))];

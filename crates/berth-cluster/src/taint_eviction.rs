@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
@@ -61,10 +62,6 @@ pub fn install(manager: &mut Manager) {
             has_changed.then(|| ObjectKey::of(pod.as_ref()))
         })
         .run(controller);
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// The taints of a node that evict pods.

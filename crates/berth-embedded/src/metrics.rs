@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use berth_api::pod::node_of;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::percent::decode_component;
 use berth_apimachinery::status::Status;
@@ -102,7 +103,7 @@ impl Metrics {
         let pods = Api::<Pod>::all(client.clone()).list(&of_node.unwrap_or_default()).await.map_err(failed)?.items;
         let mut on_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
         for pod in &pods {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+            let node = node_of(pod).unwrap_or_default();
             on_node.entry(node).or_default().push(pod);
         }
         let metrics = |node: &Node| {

@@ -1,13 +1,9 @@
 //! Determines the isolation levels that work on this machine, by running a container at each level.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use berth_pod_runtime::{
-    ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Result, RuntimeError, SandboxConfig, Security,
-    TerminationMessagePolicy,
-};
+use berth_pod_runtime::{ContainerConfig, ContainerId, PodUid, Result, RuntimeError, SandboxConfig};
 
 use crate::cgroup::Hierarchies;
 use crate::folder::PodFolder;
@@ -158,7 +154,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         std::fs::create_dir_all(path).map_err(|error| text(&error))?;
     }
     let launch = Launch {
-        config: sandbox(uid.clone()),
+        config: SandboxConfig::new(uid.clone(), "berth", "probe"),
         created_at: now(),
         ips: Vec::new(),
         shared_network: false,
@@ -180,10 +176,8 @@ async fn run_probe(options: &Options, folder: &PodFolder, launch: &Launch) -> st
     let json = serde_json::to_vec(launch).map_err(|error| error.to_string())?;
     std::fs::write(folder.launch(), json).map_err(|error| error.to_string())?;
     let mut child = spawn(&options.helper, folder, None).await.map_err(|error| error.to_string())?;
-    let config = ContainerConfig {
-        id: ContainerId { pod: launch.config.uid.clone(), name: "probe".to_owned(), attempt: 0 },
-        ..probe_container()
-    };
+    let id = ContainerId { pod: launch.config.uid.clone(), name: "probe".to_owned(), attempt: 0 };
+    let config = ContainerConfig::new(id, vec!["true".to_owned()]);
     let started = Connection::call(folder, &Request::Start(Box::new(config))).await;
     let _ = Connection::call(folder, &Request::Shutdown).await;
     let _ = tokio::task::spawn_blocking(move || child.wait()).await;
@@ -215,47 +209,4 @@ pub(crate) fn hidden(options: &Options) -> Vec<PathBuf> {
 fn host_keys() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(Path::new("/etc/ssh")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.to_str().is_some_and(|path| path.ends_with("_key"))).collect()
-}
-
-fn sandbox(uid: PodUid) -> SandboxConfig {
-    SandboxConfig {
-        uid,
-        namespace: "berth".to_owned(),
-        name: "probe".to_owned(),
-        hostname: "probe".to_owned(),
-        fqdn: None,
-        host_aliases: Vec::new(),
-        dns: None,
-        host_network: false,
-        host_pid: false,
-        host_ipc: false,
-        share_process_namespace: false,
-        host_ports: Vec::new(),
-        limits: Limits::default(),
-        fs_group: None,
-        sysctls: BTreeMap::new(),
-        volumes: BTreeMap::new(),
-    }
-}
-
-fn probe_container() -> ContainerConfig {
-    ContainerConfig {
-        id: ContainerId { pod: PodUid(String::new()), name: String::new(), attempt: 0 },
-        kind: ContainerKind::Main,
-        image: Image::default(),
-        command: vec!["true".to_owned()],
-        args: Vec::new(),
-        env: Vec::new(),
-        working_dir: String::new(),
-        mounts: Vec::new(),
-        devices: Vec::new(),
-        security: Security::default(),
-        limits: Limits::default(),
-        stdin: false,
-        stdin_once: false,
-        tty: false,
-        termination_message_path: String::new(),
-        termination_message_policy: TerminationMessagePolicy::default(),
-        target: None,
-    }
 }

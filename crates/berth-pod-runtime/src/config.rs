@@ -74,6 +74,31 @@ pub struct SandboxConfig {
     pub volumes: BTreeMap<String, Volume>,
 }
 
+impl SandboxConfig {
+    /// A pod with namespaces of its own, without volumes, ports and limits. Its host name is its
+    /// name.
+    pub fn new(uid: PodUid, namespace: &str, name: &str) -> Self {
+        Self {
+            uid,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            hostname: name.to_owned(),
+            fqdn: None,
+            host_aliases: Vec::new(),
+            dns: None,
+            host_network: false,
+            host_pid: false,
+            host_ipc: false,
+            share_process_namespace: false,
+            host_ports: Vec::new(),
+            limits: Limits::default(),
+            fs_group: None,
+            sysctls: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+        }
+    }
+}
+
 /// Host names of one address in `/etc/hosts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAlias {
@@ -263,6 +288,31 @@ pub struct ContainerConfig {
     pub termination_message_policy: TerminationMessagePolicy,
     /// Container whose PID namespace an ephemeral container joins.
     pub target: Option<String>,
+}
+
+impl ContainerConfig {
+    /// A main container that runs this command, without image, environment, mounts and limits.
+    pub fn new(id: ContainerId, command: Vec<String>) -> Self {
+        Self {
+            id,
+            kind: ContainerKind::Main,
+            image: crate::Image::default(),
+            command,
+            args: Vec::new(),
+            env: Vec::new(),
+            working_dir: String::new(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            security: Security::default(),
+            limits: Limits::default(),
+            stdin: false,
+            stdin_once: false,
+            tty: false,
+            termination_message_path: String::new(),
+            termination_message_policy: TerminationMessagePolicy::default(),
+            target: None,
+        }
+    }
 }
 
 /// Source of a termination message.

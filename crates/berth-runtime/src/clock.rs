@@ -46,8 +46,7 @@ impl Clock {
             Kind::Scaled { origin, started, scale } => {
                 let elapsed = started.elapsed();
                 let elapsed = if *scale == 1.0 { elapsed } else { elapsed.mul_f64(*scale) };
-                let elapsed = SignedDuration::try_from(elapsed).unwrap_or(SignedDuration::MAX);
-                origin.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+                later(*origin, elapsed)
             }
         }
     }
@@ -96,6 +95,12 @@ impl Clock {
 /// A time in whole seconds, as the API stores it.
 pub fn stamp(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// The time after this span; the last time that can be represented if it is later.
+pub fn later(time: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ mod writer;
 
 pub use brief::brief;
 pub use cache::{Cache, Delta};
-pub use clock::{Clock, stamp};
+pub use clock::{Clock, later, stamp};
 pub use conditions::{condition, set_condition};
 pub use events::{EventType, PlannedEvent, Recorder};
 pub use follow::{Followed, Following, Sight};

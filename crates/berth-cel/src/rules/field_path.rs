@@ -2,6 +2,8 @@
 
 use berth_apimachinery::schema::{AdditionalProperties, Schema};
 
+use crate::lex::simple_escape;
+
 /// One step of a path, unquoted.
 enum Step {
     Field(String),
@@ -126,14 +128,6 @@ fn unquote(text: &str) -> Option<String> {
             continue;
         }
         out.push(match chars.next()? {
-            'a' => '\u{7}',
-            'b' => '\u{8}',
-            'f' => '\u{c}',
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'v' => '\u{b}',
-            same @ ('\\' | '\'' | '"') => same,
             'x' => {
                 let digits: String = chars.by_ref().take(2).collect();
                 char::from(u8::from_str_radix(&digits, 16).ok()?)
@@ -142,7 +136,8 @@ fn unquote(text: &str) -> Option<String> {
                 let digits: String = chars.by_ref().take(4).collect();
                 char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?
             }
-            _ => return None,
+            '`' | '?' => return None,
+            simple => simple_escape(simple)?,
         });
     }
     Some(out)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolSpec};
+use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_already_exists,
     is_conflict, is_not_found,
@@ -141,7 +142,7 @@ impl PodPlace {
         if matches!(phase, Some("Succeeded" | "Failed")) {
             return None;
         }
-        if pod.spec.as_ref()?.node_name.as_deref().is_some_and(|name| !name.is_empty()) {
+        if node_of(pod).is_some() {
             return Some(Self::Bound);
         }
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());

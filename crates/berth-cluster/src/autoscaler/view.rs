@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::{NodePool, Provisioning};
+use berth_api::pod::node_of;
 use berth_apimachinery::well_known;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -167,7 +168,7 @@ impl View {
     /// True if a pod of the same DaemonSet is bound to the node.
     fn has_daemon(&self, daemon: &PodInfo, node: &str) -> bool {
         let owner = daemon.pod.owner_references().first().map(|owner| &owner.uid);
-        let bound = |pod: &&Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+        let bound = |pod: &&Arc<Pod>| node_of(pod) == Some(node);
         self.pods.iter().filter(bound).any(|pod| pod.owner_references().first().map(|owner| &owner.uid) == owner)
     }
 

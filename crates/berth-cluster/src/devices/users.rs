@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_api::pod::node_of;
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
@@ -40,9 +41,7 @@ fn used_claims(pod: &Pod) -> Vec<ObjectKey> {
 
 /// True if the pod uses no claims any more: it has terminated, or will never start.
 fn is_done(pod: &Pod) -> bool {
-    let is_placed =
-        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|node| !node.is_empty()));
-    is_terminated(pod) || (pod.metadata.deletion_timestamp.is_some() && !is_placed)
+    is_terminated(pod) || (pod.metadata.deletion_timestamp.is_some() && node_of(pod).is_none())
 }
 
 /// What is to be done for a claim.

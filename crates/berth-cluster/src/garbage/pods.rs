@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found, stamp,
 };
@@ -47,10 +48,6 @@ pub fn install(manager: &mut Manager) {
             None
         })
         .run(collector);
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// True for a pod that was deleted before it was bound. The API server removes such a pod at once

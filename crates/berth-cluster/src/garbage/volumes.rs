@@ -8,6 +8,7 @@
 //! Source: Kubernetes' storage object in use protection (KEP-498).
 
 use berth_api::json::Json;
+use berth_api::pod::node_of;
 use std::fmt::Debug;
 
 use berth_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
@@ -40,7 +41,7 @@ pub fn install(manager: &mut Manager) {
 }
 
 fn has_node(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty())
+    node_of(pod).is_some()
 }
 
 /// The claims that a pod names, and those of its ephemeral volumes.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use berth_api::berth::NodeFaults;
 pub(crate) use berth_api::berth::gpus::GPU;
+use berth_api::pod::node_of;
 use berth_apimachinery::exposition::{Exposition, Family, FamilyId, Labels};
 use berth_pod_runtime::{GpuReading, GpuValues, PodUid};
 use jiff::Timestamp;
@@ -70,7 +71,7 @@ impl Gpus {
         let families: Vec<_> = FAMILIES.iter().map(|(family, value)| (exposition.family(family), *value)).collect();
         let mut on_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
         for pod in pods {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+            let node = node_of(pod).unwrap_or_default();
             on_node.entry(node).or_default().push(pod);
         }
         let mut state = self.0.lock();

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::pod::node_of;
 use berth_runtime::{PlannedEvent, stamp};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
@@ -636,7 +637,7 @@ fn all_failures(pod: &Pod) -> u64 {
 /// Sort key for the deletion of active pods, first to be deleted first: pods without a node, not
 /// running, not ready, younger. The name breaks ties.
 fn deletion_rank(pod: &Pod) -> (bool, u8, bool, std::cmp::Reverse<Option<Timestamp>>, String) {
-    let is_assigned = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+    let is_assigned = node_of(pod).is_some();
     let phase = match phase(pod) {
         "Running" => 2,
         "Unknown" => 1,

@@ -11,6 +11,7 @@ use berth_api::jobset::constants::{
     EXCLUSIVE_PLACEMENT_VIOLATION, EXCLUSIVE_TOPOLOGY, JOB_INDEX, JOB_KEY, JOBSET_NAME, NODE_SELECTOR_STRATEGY,
     PRIORITY, REPLICATED_JOB_NAME,
 };
+use berth_api::pod::node_of;
 use berth_apimachinery::well_known::COMPLETION_INDEX;
 use berth_runtime::stamp;
 use jiff::Timestamp;
@@ -105,7 +106,7 @@ pub fn prepare_pod(pod: &mut Pod, cluster: &dyn ClusterView) -> Result<(), Place
         return Ok(());
     }
     let Ok(leader) = leader_of(pod, cluster) else { return Ok(()) };
-    let Some(node_name) = node_name(&leader) else { return Ok(()) };
+    let Some(node_name) = node_of(&leader) else { return Ok(()) };
     let node = cluster.node(node_name).ok_or_else(|| PlacementError::NodeMissing(node_name.to_owned()))?;
     let domain = domain_of(&node, &topology)?.to_owned();
     pod.spec.get_or_insert_default().node_selector.get_or_insert_default().insert(topology, domain);
@@ -116,7 +117,7 @@ pub fn prepare_pod(pod: &mut Pod, cluster: &dyn ClusterView) -> Result<(), Place
 pub fn validate_pod(pod: &Pod, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
     let Some(topology) = exclusive_topology(pod).filter(|_| is_set_pod(pod) && !is_leader(pod)) else { return Ok(()) };
     let leader = leader_of(pod, cluster)?;
-    if node_name(&leader).is_none() {
+    if node_of(&leader).is_none() {
         return Err(PlacementError::LeaderNotScheduled);
     }
     let selector = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref());
@@ -245,10 +246,6 @@ fn domain_of<'a>(node: &'a Node, topology: &str) -> Result<&'a str, PlacementErr
     let labels: Option<&BTreeMap<String, String>> = node.metadata.labels.as_ref();
     let domain = labels.and_then(|labels| labels.get(topology));
     domain.map(String::as_str).ok_or_else(|| PlacementError::NodeLabelMissing(topology.to_owned()))
-}
-
-fn node_name(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 fn controller(pod: &Pod) -> Option<&OwnerReference> {

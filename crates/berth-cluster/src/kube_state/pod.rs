@@ -1,5 +1,6 @@
 //! Metrics of pods and their containers.
 
+use berth_api::pod::node_of;
 use berth_apimachinery::exposition::{Exposition, Family, FamilyId, Labels};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod, PodStatus};
@@ -95,7 +96,7 @@ impl Families {
             exposition.sample(self.reason, &of, &[("reason", reason)], 1.0);
         }
         self.conditions(exposition, status, &of);
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let node = node_of(pod).unwrap_or_default();
         for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
             let known = status.container_statuses.iter().flatten().find(|it| it.name == container.name);
             let of = of.with(&[("container", &container.name)]);

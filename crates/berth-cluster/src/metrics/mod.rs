@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::pod::node_of;
 use berth_pod_runtime::Devices;
 use berth_runtime::{Clock, Manager};
 use jiff::Timestamp;
@@ -123,7 +124,7 @@ impl ClusterMetrics {
 
     /// Usage of a pod; `None` if it does not run or has not been measured yet.
     pub fn of_pod(&self, pod: &Pod, now: Timestamp) -> Option<PodUsage> {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let node = node_of(pod).unwrap_or_default();
         match self.source(node) {
             Some(source) => source.pod(pod),
             // The pods of hosted nodes are measured with those of another node.

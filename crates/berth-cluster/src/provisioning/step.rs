@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
 use berth_api::berth::{Provisioning, ProvisioningClassSpec};
-use berth_runtime::stamp;
-use jiff::{SignedDuration, Timestamp};
+use berth_runtime::{later, stamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
@@ -95,7 +95,7 @@ pub fn booked(
     match is_true(status, "Provisioned") {
         // Ordered, but not complete yet.
         None => Some((name, Timestamp::MAX)),
-        Some(provisioned) => Some((name, after(provisioned, class.booking_time.0))).filter(|(_, until)| *until > now),
+        Some(provisioned) => Some((name, later(provisioned, class.booking_time.0))).filter(|(_, until)| *until > now),
     }
 }
 
@@ -113,7 +113,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         return Step::Until(None);
     }
     let Some(accepted) = is_true(&status, "Accepted") else {
-        let due = after(created, class.accept_delay.0);
+        let due = later(created, class.accept_delay.0);
         if due > now {
             return Step::Until(Some(due));
         }
@@ -136,7 +136,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     if let Some(provisioned) = is_true(&status, "Provisioned") {
         return after_provisioning(request, status, class, provisioned, world);
     }
-    let gives_up = after(created, class.max_wait.0);
+    let gives_up = later(created, class.max_wait.0);
     if gives_up <= now {
         let withdraw = held(&status);
         let status = with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired");
@@ -145,7 +145,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     if let Some(group) = status.provisioning_class_details.get(NODE_GROUP).cloned() {
         return on_its_way(status, class_name, &group, world);
     }
-    let answers = after(accepted, class.provision_delay.0);
+    let answers = later(accepted, class.provision_delay.0);
     if answers > now {
         return Step::Until(Some(answers));
     }
@@ -177,7 +177,7 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
 /// The step of a request whose class the cluster does not serve: another provider may serve it, and
 /// then writes conditions.
 fn unserved(status: &ProvisioningRequestStatus, created: Timestamp, now: Timestamp) -> Step {
-    let due = after(created, ANSWER_GRACE);
+    let due = later(created, ANSWER_GRACE);
     match status.conditions.is_empty() {
         true if due <= now => Step::Unserved,
         true => Step::Until(Some(due)),
@@ -207,7 +207,7 @@ fn queued(
     let is_here = |node: &Arc<k8s_openapi::api::core::v1::Node>| request_of(node) == Some(name.as_str());
     if world.view.nodes.values().flatten().any(is_here) {
         // The machines of an order that was withdrawn are being removed.
-        return Step::Until(Some(after(world.now, Duration::from_secs(1))));
+        return Step::Until(Some(later(world.now, Duration::from_secs(1))));
     }
     let details = &mut status.provisioning_class_details;
     details.insert(RESIZE_REQUEST.into(), name.clone());
@@ -248,7 +248,7 @@ fn atomic(
 ) -> Step {
     let now = world.now;
     let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    if parameters::valid_until(request).is_some_and(|valid| after(created, valid) <= now) {
+    if parameters::valid_until(request).is_some_and(|valid| later(created, valid) <= now) {
         return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
     }
     let Some((pool, zone, nodes)) = cheapest(world.view.growable(), pods, world, false) else {
@@ -326,7 +326,7 @@ fn after_provisioning(
     let mut due = Vec::new();
     let lives = parameters::max_run_duration(request).unwrap_or(class.max_run_duration.0);
     if let Some((group, resize)) = held(&status) {
-        let by_age = (after(provisioned, lives), MAX_RUN_DURATION.to_owned());
+        let by_age = (later(provisioned, lives), MAX_RUN_DURATION.to_owned());
         let (ends, why) = announced(&group, &resize, world).into_iter().chain([by_age]).min().expect("one is given");
         if ends <= now {
             let message = match why.as_str() {
@@ -339,7 +339,7 @@ fn after_provisioning(
         due.push(ends);
     }
     if is_true(&status, "BookingExpired").is_none() && !world.is_consumed {
-        let ends = after(provisioned, class.booking_time.0);
+        let ends = later(provisioned, class.booking_time.0);
         if ends <= now {
             let message = "Capacity reservation time is expired";
             return write(with(status, now, "BookingExpired", true, "CapacityReservationTimeExpired", message));
@@ -382,7 +382,7 @@ fn retry(first: Timestamp, world: &World) -> Step {
     let mut at = first;
     let mut wait = RETRY_BASE;
     while at <= world.now {
-        at = after(at, wait);
+        at = later(at, wait);
         wait = (wait * 2).min(RETRY_MAX);
     }
     Step::Until(next_supply(world).into_iter().chain([at]).min())
@@ -449,10 +449,6 @@ fn is_true(status: &ProvisioningRequestStatus, type_: &str) -> Option<Timestamp>
     let condition =
         status.conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
     Some(condition.last_transition_time.0)
-}
-
-fn after(time: Timestamp, by: Duration) -> Timestamp {
-    SignedDuration::try_from(by).ok().and_then(|by| time.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
 }
 
 /// Kinds of pods by count, for messages.

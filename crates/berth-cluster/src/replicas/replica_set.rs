@@ -3,6 +3,7 @@
 //! Both kinds have the same rules. [`Replicated`] is the interface of a kind for the controller.
 
 use berth_api::json::Json;
+use berth_api::pod::node_of;
 use std::cmp::Reverse;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -204,7 +205,7 @@ pub fn plan(wanted: &Wanted, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
 /// Sort key for deletion, first to be deleted first: pods without a node, not running, not ready,
 /// with a low deletion cost, ready for a shorter time, younger.
 fn rank(pod: &Pod) -> (bool, bool, bool, i64, Reverse<Option<Timestamp>>, Reverse<Option<Timestamp>>, String) {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+    let node = node_of(pod).is_some();
     let cost = pod.annotations().get(DELETION_COST).and_then(|text| text.parse().ok()).unwrap_or(0);
     let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let ready = ready_since(pod);

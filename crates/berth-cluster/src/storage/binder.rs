@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Error, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_conflict, is_not_found, stamp,
 };
@@ -40,7 +41,7 @@ pub fn install(manager: &mut Manager) {
     };
     // Pods without a node, by the claims that they use.
     let waiting = pods.index(|pod| {
-        let is_waiting = pod.spec.as_ref().is_none_or(|spec| spec.node_name.as_deref().unwrap_or_default().is_empty());
+        let is_waiting = node_of(pod).is_none();
         let namespace = pod.namespace().unwrap_or_default();
         let used = uses(pod).map(|used| ObjectKey::namespaced(&namespace, used.claim).to_string());
         if is_waiting { used.collect() } else { Vec::new() }

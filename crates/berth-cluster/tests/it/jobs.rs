@@ -1,17 +1,14 @@
 //! Jobs from creation to completion.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use berth_apiserver::{Body, InProcess, UserInfo};
+use berth_apiserver::{InProcess, UserInfo};
 use berth_cluster::job::facts::finished_condition;
 use berth_cluster::{job, replicas};
 use berth_runtime::Manager;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -19,6 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tower::Service;
 
 use crate::world::{CutWire, FATE, Loss, World, eventually};
 
@@ -126,34 +124,21 @@ async fn a_suspended_job_deletes_its_pods_and_starts_again_when_resumed() {
     assert!((60..65).contains(&took), "the start time is the resumption's, took {took}");
 }
 
-/// A connection on which pods have succeeded by the time their finalizers are removed.
-#[derive(Clone)]
-struct EndsFirst {
-    wire: InProcess,
-    pods: Api<Pod>,
-}
-
-impl tower::Service<Request<kube::client::Body>> for EndsFirst {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+/// A client on a connection on which pods have succeeded by the time their finalizers are removed.
+fn ends_first(connection: InProcess, pods: Api<Pod>) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let name = request.uri().path().strip_prefix("/api/v1/namespaces/default/pods/").map(str::to_owned);
         let name = name.filter(|_| request.method() == Method::PATCH);
-        let EndsFirst { mut wire, pods } = self.clone();
-        Box::pin(async move {
+        let (mut connection, pods) = (connection.clone(), pods.clone());
+        async move {
             if let Some(name) = name {
                 let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
                 pods.patch_status(&name, &PatchParams::default(), &ended).await.expect("the pod is there");
             }
-            tower::Service::call(&mut wire, request).await
-        })
-    }
+            connection.call(request).await
+        }
+    });
+    Client::new(service, "default")
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,12 +147,9 @@ async fn pods_that_end_as_their_job_is_suspended_count() {
     let client = world.client();
     let spec = json!({"completions": 2, "parallelism": 2});
     jobs(&client).create(&PostParams::default(), &manifest("held", "3000", spec)).await.unwrap();
-    let wire = EndsFirst {
-        wire: world.server.in_process(UserInfo::master("job-controller")),
-        pods: Api::default_namespaced(client.clone()),
-    };
+    let connection = world.server.in_process(UserInfo::master("job-controller"));
     world
-        .run_over(Client::new(wire, "default"), job::install, async {
+        .run_over(ends_first(connection, Api::default_namespaced(client.clone())), job::install, async {
             eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
             for suspend in [true, false] {
                 let patch = json!({"spec": {"suspend": suspend}});

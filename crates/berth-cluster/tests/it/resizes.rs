@@ -1,43 +1,31 @@
 //! Pods of one node that are resized at the same time.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_api::berth::ClusterConfiguration;
-use berth_apiserver::{Body, InProcess, UserInfo};
+use berth_apiserver::{InProcess, UserInfo};
 use berth_cluster::kubelet;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tower::Service;
 
 use crate::world::{World, eventually};
 
-/// A connection that delays changes.
-#[derive(Clone)]
-struct Slow(InProcess);
-
-impl tower::Service<Request<kube::client::Body>> for Slow {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+/// A client on a connection that delays changes.
+fn slow(connection: InProcess) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let pause = if request.method() == Method::PATCH { Duration::from_millis(50) } else { Duration::ZERO };
-        let mut inner = self.0.clone();
-        Box::pin(async move {
+        let mut connection = connection.clone();
+        async move {
             tokio::time::sleep(pause).await;
-            tower::Service::call(&mut inner, request).await
-        })
-    }
+            connection.call(request).await
+        }
+    });
+    Client::new(service, "default")
 }
 
 /// A pod on the node that requests this number of CPUs.
@@ -76,7 +64,7 @@ async fn freed_capacity_goes_to_one_pending_resize() {
     nodes.create(&PostParams::default(), &node).await.unwrap();
     let status = Patch::Merge(json!({"status": node.status}));
     nodes.patch_status("n", &PatchParams::default(), &status).await.unwrap();
-    let wire = Client::new(Slow(world.server.in_process(UserInfo::master("kubelet"))), "default");
+    let wire = slow(world.server.in_process(UserInfo::master("kubelet")));
     let runtime = ClusterConfiguration::from_value(json!({"pods": {"defaultDuration": "100h"}})).unwrap().pods;
     let pods: Api<Pod> = Api::namespaced(world.client(), "default");
     let until = async {

@@ -10,7 +10,8 @@ pub(crate) mod controller;
 use std::collections::BTreeSet;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, ResourceFlavor, Workload};
-use jiff::{SignedDuration, Timestamp};
+use berth_runtime::later;
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::configuration::FlavorCoolDown;
@@ -66,16 +67,12 @@ pub fn failed(
     if known.is_some_and(|(_, cause)| cause == failure.cause) {
         return None;
     }
-    let after = |time: Timestamp, by: std::time::Duration| {
-        let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-        time.checked_add(by).unwrap_or(Timestamp::MAX)
-    };
     let last: Option<Timestamp> = known.and_then(|(time, _)| time.parse().ok());
-    let is_recent = last.is_some_and(|last| after(last, config.maximum().saturating_mul(2)) > now);
+    let is_recent = last.is_some_and(|last| later(last, config.maximum().saturating_mul(2)) > now);
     let before: u32 = flavor.annotations().get(FAILURES).and_then(|text| text.parse().ok()).unwrap_or(0);
     let failures = if is_recent { before.saturating_add(1) } else { 1 };
     let factor = 1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
-    let until = after(now, config.first().saturating_mul(factor).min(config.maximum()));
+    let until = later(now, config.first().saturating_mul(factor).min(config.maximum()));
     let counted = if failures == 1 { "1 recent failure".to_owned() } else { format!("{failures} recent failures") };
     let mut flavor = flavor.clone();
     flavor.annotations_mut().extend([

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::events;
+use berth_api::pod::node_of;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_not_found};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Preconditions};
@@ -36,10 +37,6 @@ pub fn install(manager: &mut Manager, config: &Config) {
             pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
         })
         .run(controller);
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
 struct TerminatingPods {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::gpus::{GpuUseList, NodeGpus};
+use berth_api::pod::node_of;
 use berth_apimachinery::percent::segment;
 use futures::StreamExt;
 use http::Request;
@@ -137,7 +138,7 @@ impl Shared {
         for (pod, read) in reads {
             match read.map(|text| report::gpus(&text)) {
                 Ok(gpus) if gpus.is_empty() => {}
-                Ok(gpus) => drop(nodes.insert(node_of(&pod).to_owned(), gpus)),
+                Ok(gpus) => drop(nodes.insert(node_of(&pod).unwrap_or_default().to_owned(), gpus)),
                 Err(problem) => drop(failed.insert(pod.name_any(), problem)),
             }
         }
@@ -194,10 +195,6 @@ fn failures(namespace: &str, all: usize, failed: &BTreeMap<String, String>) -> V
 
 fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
-}
-
-fn node_of(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
 /// Number of the port of a pod's metrics.

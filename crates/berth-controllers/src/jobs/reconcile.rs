@@ -130,20 +130,22 @@ fn finish_workloads<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&
     for workload in context.stores.workloads_of(&key.namespace, &owner) {
         let mut workload = (*workload).clone();
         // A workload that is itself being deleted needs no status write.
-        if workload.metadata.deletion_timestamp.is_none()
-            && context.gates.on(Gate::FinishOrphanedWorkloads)
-            && status::finish(
-                &mut workload,
-                finished::OWNER_NOT_FOUND,
-                "The workload's owner no longer exists",
-                context.now,
-            )
-        {
-            plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
+        if workload.metadata.deletion_timestamp.is_none() {
+            finish_orphan(context, &mut workload, plan);
         }
         if remove_finalizer(&mut workload) {
             plan.steps.push(Step::PatchWorkload(Box::new(workload)));
         }
+    }
+}
+
+/// Finishes a workload without an owner.
+pub fn finish_orphan<J>(context: Context<'_>, workload: &mut Workload, plan: &mut Plan<J>) {
+    let message = "The workload's owner no longer exists";
+    if context.gates.on(Gate::FinishOrphanedWorkloads)
+        && status::finish(workload, finished::OWNER_NOT_FOUND, message, context.now)
+    {
+        plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 }
 

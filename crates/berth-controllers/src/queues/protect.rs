@@ -1,11 +1,11 @@
 //! The controllers of flavors, topologies and admission checks: a finalizer keeps them while queues
 //! use them.
 
-use berth_api::json::Json;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use berth_api::json::Json;
 use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, ResourceFlavor, Topology};
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
@@ -15,6 +15,16 @@ use kube::{Api, Client, Resource, ResourceExt};
 use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::stores::Stores;
+
+/// A kind of objects that a finalizer keeps.
+trait Protected:
+    Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + Json + PartialEq + Send + Sync + 'static
+{
+}
+
+impl Protected for AdmissionCheck {}
+impl Protected for ResourceFlavor {}
+impl Protected for Topology {}
 
 /// Returns true if the object of this name is in use.
 type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -81,24 +91,14 @@ pub fn install(manager: &mut Manager, stores: &Stores) {
     install_one::<Topology, ResourceFlavor>(manager, "topology", topologies, &stores.flavors, |_, _| true, in_use);
 }
 
-fn install_one<K, U>(
+fn install_one<K: Protected, U: Resource<DynamicType = ()> + Send + Sync + 'static>(
     manager: &mut Manager,
     name: &str,
     objects: Cache<K>,
     users: &Cache<U>,
     changes_use: fn(Option<&U>, Option<&U>) -> bool,
     in_use: InUse,
-) where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + Debug
-        + Json
-        + PartialEq
-        + Send
-        + Sync
-        + 'static,
-    U: Resource<DynamicType = ()> + Send + Sync + 'static,
-{
+) {
     let client = manager.client();
     let all = objects.clone();
     manager
@@ -123,17 +123,7 @@ struct Controller<K> {
     in_use: InUse,
 }
 
-impl<K> Reconciler for Controller<K>
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + Debug
-        + Json
-        + PartialEq
-        + Send
-        + Sync
-        + 'static,
-{
+impl<K: Protected> Reconciler for Controller<K> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(object) = self.objects.get(&key) else { return Ok(Action::Wait) };
         let Some(wanted) = guarded(object.as_ref(), (self.in_use)(&key.name)) else { return Ok(Action::Wait) };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{CheckState, ResourceFlavor, UnhealthyNode, Workload};
+use berth_api::pod::node_of;
 use berth_apimachinery::well_known::{HOSTNAME, UNSCHEDULABLE};
 use berth_engine::Name;
 use berth_engine::model::{Taint, TaintEffect, Toleration};
@@ -238,13 +239,13 @@ fn repulsion(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> R
 
 /// True if the pod is bound to this node and has not ended.
 fn is_progressing(pod: &Pod, node: &str) -> bool {
-    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    let bound = node_of(pod) == Some(node);
     bound && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 
 /// True if the pod was released to its node and is not bound yet.
 fn is_stuck(pod: &Pod) -> bool {
-    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+    let bound = node_of(pod).is_some();
     !bound && !is_gated(pod) && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 

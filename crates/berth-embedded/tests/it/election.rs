@@ -1,21 +1,19 @@
 //! Leader election against an API, in virtual time, with client-go's semantics.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use berth_apiserver::{Body, InProcess, UserInfo};
+use berth_apiserver::{InProcess, UserInfo};
 use berth_embedded::Embedded;
 use berth_runtime::{Clock, Elector, LeaderElection};
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
+use tower::Service;
 
 use crate::cluster;
 
@@ -108,45 +106,32 @@ async fn a_leader_whose_lease_was_taken_stops() {
     embedded.stop().await;
 }
 
-/// A connection on which every third write gets no response. Half of those writes take effect.
-#[derive(Clone)]
-struct Deaf {
-    inner: InProcess,
-    writes: Arc<AtomicUsize>,
-}
-
-impl tower::Service<Request<kube::client::Body>> for Deaf {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.inner, context)
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        let number = if request.method() == Method::PUT { self.writes.fetch_add(1, Ordering::SeqCst) } else { 1 };
-        match number % 6 {
-            0 => Box::pin(std::future::pending()),
-            3 => {
-                let carried_out = self.inner.call(request);
-                Box::pin(async move {
-                    let _ = carried_out.await;
-                    std::future::pending().await
-                })
+/// A client on a connection on which every third write gets no response. Half of those writes take
+/// effect.
+fn deaf(connection: InProcess, writes: Arc<AtomicUsize>) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let number = if request.method() == Method::PUT { writes.fetch_add(1, Ordering::SeqCst) } else { 1 };
+        let mut connection = connection.clone();
+        async move {
+            if number % 6 == 0 {
+                std::future::pending::<()>().await;
             }
-            _ => self.inner.call(request),
+            let response = connection.call(request).await;
+            if number % 6 == 3 {
+                std::future::pending::<()>().await;
+            }
+            response
         }
-    }
+    });
+    Client::new(service, "default")
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unanswered_write_does_not_lose_the_lead() {
     let (embedded, clock) = cluster().await;
     let connection = embedded.server().in_process(UserInfo::master("replica"));
-    let deaf = Deaf { inner: connection, writes: Arc::default() };
-    let writes = deaf.writes.clone();
-    let mut first = elector_of(Client::new(deaf, "default"), &clock, "first");
+    let writes = Arc::new(AtomicUsize::new(0));
+    let mut first = elector_of(deaf(connection, writes.clone()), &clock, "first");
     first.acquire().await;
     let mut second = elector(&embedded, &clock, "second");
     let hold = first.hold();
@@ -159,31 +144,19 @@ async fn an_unanswered_write_does_not_lose_the_lead() {
     embedded.stop().await;
 }
 
-/// A connection to an API server that is down from some time on.
-#[derive(Clone)]
-struct Down {
-    inner: InProcess,
-    is_down: Arc<AtomicBool>,
-    requests: Arc<AtomicUsize>,
-}
-
-impl tower::Service<Request<kube::client::Body>> for Down {
-    type Response = Response<Body>;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, std::io::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), std::io::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        if self.is_down.load(Ordering::SeqCst) {
-            return Box::pin(async { Err(std::io::ErrorKind::ConnectionRefused.into()) });
+/// A client on a connection to an API server that is down from some time on.
+fn down(connection: InProcess, is_down: Arc<AtomicBool>, requests: Arc<AtomicUsize>) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        requests.fetch_add(1, Ordering::SeqCst);
+        let (mut connection, is_down) = (connection.clone(), is_down.load(Ordering::SeqCst));
+        async move {
+            if is_down {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+            }
+            connection.call(request).await.map_err(|never| match never {})
         }
-        let response = self.inner.call(request);
-        Box::pin(async move { response.await.map_err(|never| match never {}) })
-    }
+    });
+    Client::new(service, "default")
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,9 +164,8 @@ async fn an_expired_lease_is_tried_at_intervals_while_the_api_server_is_down() {
     let (embedded, clock) = cluster().await;
     elector(&embedded, &clock, "first").acquire().await;
     let connection = embedded.server().in_process(UserInfo::master("replica"));
-    let down = Down { inner: connection, is_down: Arc::default(), requests: Arc::default() };
-    let Down { is_down, requests, .. } = down.clone();
-    let mut second = elector_of(Client::new(down, "default"), &clock, "second");
+    let (is_down, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut second = elector_of(down(connection, is_down.clone(), requests.clone()), &clock, "second");
     let acquiring = tokio::spawn(async move { second.acquire().await });
     clock.sleep(RETRY).await;
     is_down.store(true, Ordering::SeqCst);

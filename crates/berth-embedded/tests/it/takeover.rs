@@ -2,11 +2,8 @@
 //! objects that it has not received yet. A replica that lost the lead keeps its caches and drops
 //! its unwritten decisions.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
@@ -22,36 +19,29 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tower::Service;
 
-/// A connection whose watches deliver events of one workload only, as if all other events were
-/// delayed.
-#[derive(Clone)]
-struct Lagging(InProcess);
-
-/// The workload whose events are delivered.
+/// The workload whose events a lagging connection delivers.
 const SHOWN: &str = "modest";
 
-impl tower::Service<Request<kube::client::Body>> for Lagging {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.0, context)
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        if !request.uri().query().is_some_and(|query| query.contains("watch=true")) {
-            return self.0.call(request);
+/// A client on a connection whose watches deliver events of one workload only, as if all other
+/// events were delayed.
+fn lagging(connection: InProcess) -> Client {
+    let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
+        let mut connection = connection.clone();
+        async move {
+            let uri = request.uri();
+            if uri.query().is_some_and(|query| query.contains("watch=true")) {
+                if !uri.path().ends_with("/workloads") {
+                    return Ok(Response::new(Body::stream(futures::stream::pending())));
+                }
+                let shown = format!("{uri}&fieldSelector=metadata.name%3D{SHOWN}");
+                *request.uri_mut() = shown.parse().expect("a selector added to what was a URI");
+            }
+            connection.call(request).await
         }
-        if !request.uri().path().ends_with("/workloads") {
-            return Box::pin(async { Ok(Response::new(Body::stream(futures::stream::pending()))) });
-        }
-        let (mut parts, body) = request.into_parts();
-        let uri = format!("{}&fieldSelector=metadata.name%3D{SHOWN}", parts.uri);
-        parts.uri = uri.parse().expect("a selector added to what was a URI");
-        self.0.call(Request::from_parts(parts, body))
-    }
+    });
+    Client::new(service, "default")
 }
 
 async fn create(client: &Client, kind: &str, namespace: Option<&str>, name: &str, spec: Value) {
@@ -132,7 +122,7 @@ async fn quota_reserved_by_an_earlier_leader_is_not_reserved_again() {
     // and could admit it.
     let (elect, elected) = oneshot::channel::<()>();
     let user = UserInfo::master(berth_controllers::rights::USER);
-    let lagging = Client::new(Lagging(api.server().in_process(user).lean()), "default");
+    let lagging = lagging(api.server().in_process(user).lean());
     let second = controllers(lagging, &clock, async move { elected.await.expect("elected") });
     clock.sleep(Duration::from_secs(5)).await;
 
@@ -152,33 +142,24 @@ async fn quota_reserved_by_an_earlier_leader_is_not_reserved_again() {
     second.abort();
 }
 
-/// A connection that counts lists of Jobs, and gives no response to writes while `mute` is set.
-#[derive(Clone)]
-struct Counting {
-    inner: InProcess,
-    lists: Arc<AtomicUsize>,
-    mute: Arc<AtomicBool>,
-}
-
-impl tower::Service<Request<kube::client::Body>> for Counting {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.inner, context)
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+/// A client on a connection that counts lists of Jobs, and gives no response to writes while `mute`
+/// is set.
+fn counting(connection: InProcess, lists: Arc<AtomicUsize>, mute: Arc<AtomicBool>) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let (query, path) = (request.uri().query().unwrap_or_default(), request.uri().path());
         if request.method() == Method::GET && !query.contains("watch=true") && path.ends_with("/jobs") {
-            self.lists.fetch_add(1, Ordering::SeqCst);
+            lists.fetch_add(1, Ordering::SeqCst);
         }
-        if request.method() != Method::GET && self.mute.load(Ordering::SeqCst) {
-            return Box::pin(std::future::pending());
+        let is_mute = request.method() != Method::GET && mute.load(Ordering::SeqCst);
+        let mut connection = connection.clone();
+        async move {
+            if is_mute {
+                std::future::pending::<()>().await;
+            }
+            connection.call(request).await
         }
-        self.inner.call(request)
-    }
+    });
+    Client::new(service, "default")
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,15 +167,15 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let (api, client) = two_queues(&clock).await;
     let user = UserInfo::master(berth_controllers::rights::USER);
-    let counting =
-        Counting { inner: api.server().in_process(user).lean(), lists: Arc::default(), mute: Arc::default() };
-    let mut manager = Manager::new(Client::new(counting.clone(), "default"), clock.clone());
+    let (lists, mute) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let connection = api.server().in_process(user).lean();
+    let mut manager = Manager::new(counting(connection, lists.clone(), mute.clone()), clock.clone());
     let install = |manager: &mut Manager| berth_controllers::install(manager, berth_controllers::Config::default());
     let first_term = install(&mut manager);
     manager.fill().await.expect("filled");
 
     // The replica decides, but its write gets no response: the decision is not in the API.
-    counting.mute.store(true, Ordering::SeqCst);
+    mute.store(true, Ordering::SeqCst);
     workload(&client, "unwritten", "main", 0).await;
     manager.act(clock.sleep(Duration::from_secs(5))).await.expect("acts");
     assert!(admitted(&client).await.is_empty());
@@ -204,7 +185,7 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
         waiting["items"].as_array().map_or(0, Vec::len)
     };
     assert_eq!(waiting(&first_term), 0, "the replica has decided about the workload");
-    counting.mute.store(false, Ordering::SeqCst);
+    mute.store(false, Ordering::SeqCst);
 
     // Another replica leads, and admits a workload of higher priority.
     let other = controllers(api.client("other"), &clock, std::future::ready(()));
@@ -227,35 +208,26 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     assert!(other.await.expect_err("stopped").is_cancelled());
 
     // The first replica leads again. Its caches were kept up to date.
-    let lists = counting.lists.load(Ordering::SeqCst);
+    let listed = lists.load(Ordering::SeqCst);
     workload(&client, "late", "other", 0).await;
     manager.act(clock.sleep(Duration::from_secs(30))).await.expect("acts");
     let admitted = admitted(&client).await;
     assert_eq!(admitted.len(), 2, "{admitted:?}");
     assert!(admitted.contains(&"late".to_owned()));
-    assert_eq!(counting.lists.load(Ordering::SeqCst), lists, "jobs are not listed again");
+    assert_eq!(lists.load(Ordering::SeqCst), listed, "jobs are not listed again");
     assert_eq!(second_term.stores.workloads.len(), 3);
 }
 
-/// A connection on which JobSets cannot be listed, as if the webhook that converts them were down.
-#[derive(Clone)]
-struct Unconverted(InProcess);
-
-impl tower::Service<Request<kube::client::Body>> for Unconverted {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.0, context)
-    }
-
-    fn call(&mut self, mut request: Request<kube::client::Body>) -> Self::Future {
+/// A client on a connection on which JobSets cannot be listed, as if the webhook that converts them
+/// were down.
+fn unconverted(mut connection: InProcess) -> Client {
+    let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
         if request.uri().path().ends_with("/jobsets") {
             *request.uri_mut() = "/apis/jobset.x-k8s.io/v1alpha2/jobsets?continue=broken".parse().expect("a URI");
         }
-        self.0.call(request)
-    }
+        connection.call(request)
+    });
+    Client::new(service, "default")
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +235,7 @@ async fn a_kind_that_cannot_be_listed_does_not_block_other_kinds() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let (api, client) = two_queues(&clock).await;
     let user = UserInfo::master(berth_controllers::rights::USER);
-    let broken = Client::new(Unconverted(api.server().in_process(user).lean()), "default");
+    let broken = unconverted(api.server().in_process(user).lean());
     workload(&client, "waits", "main", 0).await;
     let running = controllers(broken, &clock, std::future::ready(()));
     clock.sleep(Duration::from_secs(30)).await;

@@ -170,30 +170,11 @@ fn touch(path: &Path, mode: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use berth_pod_runtime::{
-        ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Security, TerminationMessagePolicy,
-    };
+    use berth_pod_runtime::{ContainerConfig, ContainerId, PodUid};
 
     /// An empty container configuration.
     pub(super) fn config() -> ContainerConfig {
-        ContainerConfig {
-            id: ContainerId { pod: PodUid("p".to_owned()), name: "main".to_owned(), attempt: 0 },
-            kind: ContainerKind::Main,
-            image: Image::default(),
-            command: Vec::new(),
-            args: Vec::new(),
-            env: Vec::new(),
-            working_dir: String::new(),
-            mounts: Vec::new(),
-            devices: Vec::new(),
-            security: Security::default(),
-            limits: Limits::default(),
-            stdin: false,
-            stdin_once: false,
-            tty: false,
-            termination_message_path: String::new(),
-            termination_message_policy: TerminationMessagePolicy::default(),
-            target: None,
-        }
+        let id = ContainerId { pod: PodUid("p".to_owned()), name: "main".to_owned(), attempt: 0 };
+        ContainerConfig::new(id, Vec::new())
     }
 }

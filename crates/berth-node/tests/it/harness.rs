@@ -1,6 +1,5 @@
 //! A runtime in a folder of its own, and pods for it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +7,8 @@ use std::time::Duration;
 
 use berth_node::{Helper, Isolation, Level, Options, ProcessRuntime};
 use berth_pod_runtime::{
-    ContainerConfig, ContainerId, ContainerKind, ContainerState, ContainerStatus, Exit, Image, ImageRequest, Images,
-    Limits, LogQuery, PodRuntime, PodUid, Result, SandboxConfig, SandboxNetwork, Security, TerminationMessagePolicy,
+    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Exit, Image, ImageRequest, Images, LogQuery,
+    PodRuntime, PodUid, Result, SandboxConfig, SandboxNetwork, Security,
 };
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -211,46 +210,17 @@ pub fn uid() -> PodUid {
 
 /// A pod without volumes.
 pub fn sandbox(uid: PodUid) -> SandboxConfig {
-    SandboxConfig {
-        uid,
-        namespace: "default".to_owned(),
-        name: "pod".to_owned(),
-        hostname: "pod".to_owned(),
-        fqdn: None,
-        host_aliases: Vec::new(),
-        dns: None,
-        host_network: false,
-        host_pid: false,
-        host_ipc: false,
-        share_process_namespace: false,
-        host_ports: Vec::new(),
-        limits: Limits::default(),
-        fs_group: None,
-        sysctls: BTreeMap::new(),
-        volumes: BTreeMap::new(),
-    }
+    SandboxConfig::new(uid, "default", "pod")
 }
 
 /// A container that runs a shell script on the host's files, as root.
 pub fn container(pod: &PodUid, script: &str) -> ContainerConfig {
+    let id = ContainerId { pod: pod.clone(), name: "main".to_owned(), attempt: 0 };
     ContainerConfig {
-        id: ContainerId { pod: pod.clone(), name: "main".to_owned(), attempt: 0 },
-        kind: ContainerKind::Main,
         image: Image { reference: "test".to_owned(), id: "host".to_owned(), ..Image::default() },
-        command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-        args: Vec::new(),
-        env: Vec::new(),
-        working_dir: String::new(),
-        mounts: Vec::new(),
-        devices: Vec::new(),
         security: Security { allow_privilege_escalation: true, ..Security::default() },
-        limits: Limits::default(),
-        stdin: false,
-        stdin_once: false,
-        tty: false,
         termination_message_path: "/dev/termination-log".to_owned(),
-        termination_message_policy: TerminationMessagePolicy::default(),
-        target: None,
+        ..ContainerConfig::new(id, ["/bin/sh", "-c", script].map(str::to_owned).to_vec())
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use berth_api::berth::NodeFaults;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_already_exists,
-    is_not_found, message, write,
+    is_not_found, later, message, write,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{ListParams, LogParams, Patch, PatchParams, PostParams};
@@ -136,11 +136,11 @@ impl Reconciler for Loops {
         let schedule = agents.schedule(&node, now);
         if schedule.periodic <= now {
             agents.periodic(&node, probe.as_ref()).await?;
-            agents.reschedule(&key.name, |it| it.periodic = later(now, agents.configuration.repeat));
+            agents.reschedule(&key.name, |it| it.periodic = later(now, agents.configuration.repeat.0));
         }
         if schedule.invasive.is_some_and(|due| due <= now) {
             agents.invade(&node, probe.as_ref()).await?;
-            agents.reschedule(&key.name, |it| it.invasive = Some(later(now, agents.configuration.invasive)));
+            agents.reschedule(&key.name, |it| it.invasive = Some(later(now, agents.configuration.invasive.0)));
         }
         let schedule = agents.schedule(&node, now);
         let due = schedule.invasive.map_or(schedule.periodic, |invasive| invasive.min(schedule.periodic));
@@ -148,17 +148,12 @@ impl Reconciler for Loops {
     }
 }
 
-fn later(now: Timestamp, by: berth_api::berth::Duration) -> Timestamp {
-    let by = SignedDuration::try_from(by.0).unwrap_or(SignedDuration::MAX);
-    now.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
 impl Agents {
     /// The schedule of a node. The first periodic check of a node is due at once.
     fn schedule(&self, node: &Node, now: Timestamp) -> Schedule {
         let uid = node.uid().unwrap_or_default();
         let interval = self.configuration.invasive;
-        let invasive = (interval != Default::default()).then(|| later(now, interval));
+        let invasive = (interval != Default::default()).then(|| later(now, interval.0));
         let new = Schedule { uid: uid.clone(), periodic: now, invasive, unavailable: Vec::new() };
         let mut schedules = self.schedules.lock();
         let known = schedules.entry(node.name_any()).or_insert_with(|| new.clone());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::labels::{MANAGED, POD_SET};
+use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_not_found, message,
 };
@@ -70,10 +71,6 @@ pub fn install(manager: &mut Manager, configuration: Arc<NodeHealthConfiguration
 /// True if the node's health evicts some pods.
 fn evicts(health: &NodeHealth) -> bool {
     health.no_execute_any.is_some() || !health.no_execute.is_empty()
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// True if the pod has not ended and is not being deleted.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::pod::node_of;
 use berth_pod_runtime::PodUid;
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use futures::StreamExt as _;
@@ -97,10 +98,6 @@ pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
         })
         .concurrency(CONCURRENCY)
         .run(Waking(workers));
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// A worker to start.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::berth::SimulatedPods;
+use berth_api::pod::node_of;
 use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -93,10 +94,6 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others:
 fn pending_resizes(on_node: &Index<Pod>, node: &str) -> Vec<ObjectKey> {
     let pods = on_node.get(node);
     pods.iter().filter(|pod| is_pending(pod)).map(|pod| ObjectKey::of(pod.as_ref())).collect()
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// True if the pods of a node make progress.

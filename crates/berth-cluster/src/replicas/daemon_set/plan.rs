@@ -4,6 +4,7 @@
 //! Source: Kubernetes documentation, "DaemonSet" and "Perform a Rolling Update on a DaemonSet", and
 //! the behaviour of kube-controller-manager 1.35.
 
+use berth_api::pod::node_of;
 use berth_runtime::PlannedEvent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ pub fn plan(
 
 /// Sort key of a node's pods: bound ones first, then by age.
 fn rank(pod: &Pod) -> (bool, Option<Timestamp>, String) {
-    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+    let bound = node_of(pod).is_some();
     (!bound, pod.metadata.creation_timestamp.as_ref().map(|time| time.0), pod.name_any())
 }
 

@@ -20,7 +20,7 @@ use super::group::{self, Group};
 use super::{Unit, kind, prebuilt, replica, stateful_set};
 use crate::conditions;
 use crate::gates::Gate;
-use crate::jobs::reconcile::{Context, copies_annotation, remove_finalizer};
+use crate::jobs::reconcile::{Context, copies_annotation, finish_orphan, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
 use crate::plan::{Plan, PlanError, PlannedEvent, Step};
 use crate::podset::{self, PodSetInfo};
@@ -113,16 +113,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
     if lives && continues {
         return stateful_set::put_on_hold(context, workload, plan);
     }
-    if context.gates.on(Gate::FinishOrphanedWorkloads)
-        && status::finish(
-            &mut workload,
-            finished::OWNER_NOT_FOUND,
-            "The workload's owner no longer exists",
-            context.now,
-        )
-    {
-        plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
-    }
+    finish_orphan(context, &mut workload, plan);
     if remove_finalizer(&mut workload) {
         plan.steps.push(Step::PatchWorkload(Box::new(workload)));
     }

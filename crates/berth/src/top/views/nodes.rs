@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::berth::gpus::GPU;
+use berth_api::pod::node_of;
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::table;
 use berth_dashboard::node_health::{self, Grade};
@@ -62,7 +63,7 @@ pub(super) fn gpus(state: &State) -> Sheet {
     let accelerators: BTreeMap<String, String> =
         state.nodes.objects.iter().filter_map(|node| Some((node.name_any(), node_use::accelerator(node)?))).collect();
     for pod in running {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        let node = node_of(pod).unwrap_or_default();
         let Some(resource) = accelerators.get(node) else { continue };
         if let Some(held) = node_use::requests(pod).get(resource).filter(|held| !held.is_zero()) {
             let holder = format!("{}/{}: {held}", pod.namespace().unwrap_or_default(), pod.name_any());
