@@ -78,7 +78,7 @@ class Plane:
         raise SystemExit(f"some {kind} did not become {condition}")
 
     def identity(self):
-        """The kubeconfig of a user for the controllers, by whose name the audit log tells them apart."""
+        """The kubeconfig of a user for the controllers. The audit log has the name of the user."""
         state = self.folder / "state"
         commands = (
             f"openssl req -newkey rsa:2048 -nodes -keyout {USER}.key -out {USER}.csr -subj /O=system:masters/CN={USER} &&"

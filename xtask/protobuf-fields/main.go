@@ -1,6 +1,7 @@
-// Writes crates/berth-apimachinery/data/protobuf-fields.txt: which number and type each field of Kubernetes' kinds has in their
-// protobuf encoding, and whether it is written when it is zero, there and in JSON. What it reads are the tags and types of the
-// published Go types: the .proto files lack what decides the latter, which is whether Go has it as a pointer.
+// Writes crates/berth-apimachinery/data/protobuf-fields.txt: the number and type of each field of
+// Kubernetes' kinds in their protobuf encoding, and whether a zero value is written, there and in
+// JSON. The program reads the tags and types of the published Go types. The .proto files do not
+// suffice: a zero value is written if the Go field is a pointer.
 //
 //	cd xtask/protobuf-fields && go run . > ../../crates/berth-apimachinery/data/protobuf-fields.txt
 package main
@@ -26,7 +27,7 @@ import (
 	registrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// Types whose JSON is no object, or whose message has no fields to speak of.
+// Types whose JSON is no object, or whose message has no fields of its own.
 var special = map[reflect.Type]string{
 	reflect.TypeFor[resource.Quantity]():                         "Quantity",
 	reflect.TypeFor[intstr.IntOrString]():                        "IntOrString",
@@ -41,7 +42,7 @@ var special = map[reflect.Type]string{
 	reflect.TypeFor[extensionsv1.JSONSchemaPropsOrStringArray](): "SchemaOrStrings",
 }
 
-// Kinds of every group that are no kinds of the group.
+// Kinds that every group has, and that belong to none.
 func isMeta(t reflect.Type) bool { return strings.HasPrefix(t.PkgPath(), "k8s.io/apimachinery/") }
 
 var lines = map[string]string{}
@@ -95,7 +96,7 @@ func sorted[V any](of map[string]V) []string {
 	return keys
 }
 
-// message tells the name of a type's message, `core.v1.Pod`, and sees to its line.
+// message returns the name of a type's message, such as `core.v1.Pod`, and adds its line.
 func message(t reflect.Type) string {
 	steps := strings.Split(t.PkgPath(), "/")
 	name := strings.Join(append(steps[len(steps)-2:], t.Name()), ".")
@@ -137,7 +138,7 @@ func message(t reflect.Type) string {
 	return name
 }
 
-// typed tells a field's type: `?` before what is a pointer, `*` before the items of a list, `%` before the values of a map.
+// typed returns a field's type: `?` marks a pointer, `*` the items of a list, `%` the values of a map.
 func typed(t reflect.Type) string {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -160,7 +161,8 @@ func typed(t reflect.Type) string {
 	return single(t)
 }
 
-// isMessage tells whether a list is written as a message of its own: lists of verbs and of what else is known of a user are.
+// isMessage returns true for a list that is a message of its own: lists of verbs, and the extra
+// values of a user.
 func isMessage(t reflect.Type) bool {
 	_, is := reflect.PointerTo(t).MethodByName("MarshalToSizedBuffer")
 	return is

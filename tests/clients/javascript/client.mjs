@@ -33,7 +33,7 @@ for (const verb of ["add", "update", "delete"]) {
   informer.on(verb, (object) => seen.push(`${verb} ${object.metadata.name}`));
 }
 informer.on("error", (error) => {
-  // Stopping an informer aborts its watch, and that is told as an error.
+  // Stopping an informer aborts its watch, which is reported as an error.
   if (error.name !== "AbortError") throw error;
 });
 await informer.start();
