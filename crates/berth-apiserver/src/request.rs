@@ -120,6 +120,11 @@ impl RequestInfo {
         if special {
             return;
         }
+        self.refine_collection(query);
+    }
+
+    /// Requests for a collection: their verb by the query, and their selectors.
+    fn refine_collection(&mut self, query: &str) {
         if self.name.is_empty() && self.verb == "get" {
             let watch = query_values(query, "watch").next();
             let is_watch =

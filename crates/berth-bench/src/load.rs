@@ -92,48 +92,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
     // Run the load until every workload has finished, or there is no more progress.
     let mimic = Mimic::new(target.client.clone(), plan, Instant::now());
-    let mut released = None;
-    let ended = {
-        let watch = mimic.run();
-        let client = target.client.clone();
-        let generate = generate(&client, plan, &mimic, options.hold);
-        let mut parts = std::pin::pin!(async { tokio::try_join!(watch, generate).map(|_| ()) });
-        let mut progress = Progress::new(plan.arrivals.len());
-        loop {
-            tokio::select! {
-                biased;
-                signal = process::signal() => bail!("{}: the run is aborted", signal?),
-                ended = &mut parts => {
-                    ended?;
-                    bail!("the watch of workloads ended");
-                }
-                () = tokio::time::sleep(Duration::from_millis(50)) => {}
-            }
-            let (now, over) = {
-                let ledger = mimic.ledger();
-                (ledger.now(), ledger.is_over())
-            };
-            progress.show(mimic.elapsed(), now);
-            if over {
-                break true;
-            }
-            if options.hold && released.is_none() && mimic.all_seen() {
-                memory.workloads = settled_memory(&target).await.saturating_sub(memory.environment + memory.pods);
-                if options.only_wait {
-                    break false;
-                }
-                released = Some(mimic.elapsed());
-                release(&target.client, plan).await?;
-                progress.moved = Instant::now();
-            }
-            if let Some(why) = target.dead() {
-                bail!("{why}");
-            }
-            if progress.stalled() {
-                break false;
-            }
-        }
-    };
+    let Followed { ended, released } = follow(&mut target, &mimic, plan, options, &mut memory).await?;
     // Compare what is left with what was expected.
     let costs = target.costs();
     let mut ledger = mimic.take_ledger();
@@ -183,6 +142,64 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     target.stop().await;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How a run went.
+struct Followed {
+    /// True if every workload has finished; false if there is no more progress.
+    ended: bool,
+    /// Time at which the queues were released, if they were held.
+    released: Option<Duration>,
+}
+
+/// Generates the load and follows it until every workload has finished, or there is no more
+/// progress. Measures `memory` while all workloads wait.
+async fn follow(
+    target: &mut Target,
+    mimic: &Mimic,
+    plan: &'static Plan,
+    options: &Options,
+    memory: &mut Memory,
+) -> anyhow::Result<Followed> {
+    let client = target.client.clone();
+    let generate = generate(&client, plan, mimic, options.hold);
+    let mut parts = std::pin::pin!(async { tokio::try_join!(mimic.run(), generate).map(|_| ()) });
+    let mut progress = Progress::new(plan.arrivals.len());
+    let mut released = None;
+    loop {
+        tokio::select! {
+            biased;
+            signal = process::signal() => bail!("{}: the run is aborted", signal?),
+            ended = &mut parts => {
+                ended?;
+                bail!("the watch of workloads ended");
+            }
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+        let (now, over) = {
+            let ledger = mimic.ledger();
+            (ledger.now(), ledger.is_over())
+        };
+        progress.show(mimic.elapsed(), now);
+        if over {
+            return Ok(Followed { ended: true, released });
+        }
+        if options.hold && released.is_none() && mimic.all_seen() {
+            memory.workloads = settled_memory(target).await.saturating_sub(memory.environment + memory.pods);
+            if options.only_wait {
+                return Ok(Followed { ended: false, released });
+            }
+            released = Some(mimic.elapsed());
+            release(&target.client, plan).await?;
+            progress.moved = Instant::now();
+        }
+        if let Some(why) = target.dead() {
+            bail!("{why}");
+        }
+        if progress.stalled() {
+            return Ok(Followed { ended: false, released });
+        }
+    }
 }
 
 /// Creates queues and nodes, and waits until the queues are active unless they are stopped.

@@ -194,7 +194,20 @@ impl Report {
                 figures.lost.as_secs_f64()
             )?;
         }
-        // Costs: writes, processor time, memory and disk.
+        self.write_costs(out)?;
+        // What went wrong.
+        for (what, count) in &self.failures {
+            writeln!(out, "{count} times {what}")?;
+        }
+        writeln!(out, "\n{} violations", self.violations.count)?;
+        for text in &self.violations.described {
+            writeln!(out, "  {text}")?;
+        }
+        Ok(())
+    }
+
+    /// Writes, processor time, memory and disk.
+    fn write_costs(&self, out: &mut String) -> std::fmt::Result {
         for (title, writes) in [("controllers", &self.controller_writes), ("the load", &self.load_writes)] {
             if !writes.is_empty() {
                 writeln!(out, "\nwrites of {title} per finished workload")?;
@@ -222,14 +235,6 @@ impl Report {
         if let Some((count, took)) = self.drain {
             let each = rate(count, took);
             writeln!(out, "{:28} {count} admissions in {:.2} s: {each} a second", "drain", took.as_secs_f64())?;
-        }
-        // What went wrong.
-        for (what, count) in &self.failures {
-            writeln!(out, "{count} times {what}")?;
-        }
-        writeln!(out, "\n{} violations", self.violations.count)?;
-        for text in &self.violations.described {
-            writeln!(out, "  {text}")?;
         }
         Ok(())
     }

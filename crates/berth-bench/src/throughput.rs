@@ -153,37 +153,34 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     });
     match options.output {
         Output::Json => say!("{}", serde_json::to_string_pretty(&report)?),
-        // One line for each kind of request.
-        Output::Text => {
-            let times = |value: &Value| {
-                format!("mean {} ms, median {} ms, p99 {} ms", value["mean"], value["median"], value["p99"])
-            };
-            for (name, key) in [("create", "create"), ("at rate", "createAtRate"), ("patch", "patch")] {
-                let it = &report[key];
-                let (rate, cpu) = (&it["perSecond"], &it["serverCpuMicroseconds"]);
-                if it.is_object() {
-                    say!("{name:8} {rate} a second, {}, {cpu} µs of server cpu each", times(&it["milliseconds"]));
-                }
-            }
-            say!(
-                "watch    {}, from sending to each of {} watchers",
-                times(&report["watch"]["milliseconds"]),
-                options.watchers
-            );
-            if let Some(tenant) = report["tenant"].as_object() {
-                say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
-                let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
-                say!(
-                    "         during a flood of {} calls a second {beside}: p99 {ratio} times",
-                    tenant["floodPerSecond"]
-                );
-            }
-            say!("list     {found} objects in {pages} pages: {:.2} s", listing.as_secs_f64());
-            say!("server   {} s cpu, peak {} MiB", report["server"]["cpuSeconds"], report["server"]["peakMiB"]);
-            say!("lost     {lost} objects, {missed} events");
-        }
+        Output::Text => print(&report, options.watchers),
     }
     Ok(if lost == 0 && missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints the report as text: one line for each kind of request.
+fn print(report: &Value, watchers: usize) {
+    let times =
+        |value: &Value| format!("mean {} ms, median {} ms, p99 {} ms", value["mean"], value["median"], value["p99"]);
+    for (name, key) in [("create", "create"), ("at rate", "createAtRate"), ("patch", "patch")] {
+        let it = &report[key];
+        let (rate, cpu) = (&it["perSecond"], &it["serverCpuMicroseconds"]);
+        if it.is_object() {
+            say!("{name:8} {rate} a second, {}, {cpu} µs of server cpu each", times(&it["milliseconds"]));
+        }
+    }
+    let delays = times(&report["watch"]["milliseconds"]);
+    say!("watch    {delays}, from sending to each of {watchers} watchers");
+    if let Some(tenant) = report["tenant"].as_object() {
+        say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
+        let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
+        say!("         during a flood of {} calls a second {beside}: p99 {ratio} times", tenant["floodPerSecond"]);
+    }
+    let list = &report["list"];
+    let seconds = list["seconds"].as_f64().unwrap_or_default();
+    say!("list     {} objects in {} pages: {seconds:.2} s", list["objects"], list["pages"]);
+    say!("server   {} s cpu, peak {} MiB", report["server"]["cpuSeconds"], report["server"]["peakMiB"]);
+    say!("lost     {} objects, {} events", list["lost"], report["watch"]["missed"]);
 }
 
 /// Latencies of a tenant's calls.

@@ -206,6 +206,25 @@ fn own_connection(server: &ApiServer, user: UserInfo) -> InProcess {
     server.in_process(user).agent(AGENT).lean().long_watches()
 }
 
+/// Runs the managers until the returned sender is used or dropped. `machines` is the manager of the
+/// simulated cluster, if it has one of its own.
+fn spawn(
+    controllers: Manager,
+    machines: Option<Manager>,
+) -> (oneshot::Sender<()>, JoinHandle<Result<(), ManagerError>>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    // A dropped sender stops the controllers like a sent signal: the cluster has been dropped.
+    let stopped = stopped.map(|_| ()).shared();
+    let running = tokio::spawn(async move {
+        let (controllers, machines) = (controllers.run(stopped.clone()), machines.map(|it| it.run(stopped)));
+        match machines {
+            Some(machines) => tokio::try_join!(controllers, machines).map(|_| ()),
+            None => controllers.await,
+        }
+    });
+    (stop, running)
+}
+
 impl Embedded {
     /// Starts a cluster on the current tokio runtime. Returns once the API responds and Berth's
     /// kinds are installed.
@@ -260,7 +279,7 @@ impl Embedded {
             let manager = Manager::in_process(client, clock.clone());
             if options.unattended { manager.without_events() } else { manager }
         };
-        let (client, machines) = if options.apart {
+        let (client, mut machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(own_connection(&server, UserInfo::master(CLUSTER_USER)));
             (connect(own_connection(&server, user)), Some(manager_of(machines)))
@@ -279,26 +298,8 @@ impl Embedded {
                 berth_network::install(manager, network);
             }
         };
-        let machines = match machines {
-            Some(mut machines) => {
-                install(&mut machines);
-                Some(machines)
-            }
-            None => {
-                install(&mut manager);
-                None
-            }
-        };
-        let (stop, stopped) = oneshot::channel::<()>();
-        // A dropped sender stops the controllers like a sent signal: the cluster has been dropped.
-        let stopped = stopped.map(|_| ()).shared();
-        let manager = tokio::spawn(async move {
-            let (controllers, machines) = (manager.run(stopped.clone()), machines.map(|it| it.run(stopped)));
-            match machines {
-                Some(machines) => tokio::try_join!(controllers, machines).map(|_| ()),
-                None => controllers.await,
-            }
-        });
+        install(machines.as_mut().unwrap_or(&mut manager));
+        let (stop, manager) = spawn(manager, machines);
         Ok(Self { server, streams, autopilot, clock: options.clock, stop: Some(stop), manager })
     }
 

@@ -195,7 +195,17 @@ fn main() -> ExitCode {
         Command::Controller(options) => options.log.start(usual),
         _ => log::LogOptions::default().start(usual),
     }
-    let result = match command {
+    match run_command(command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("berth: {}", process::in_full(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_command(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Up(options) => up::main(&options),
         Command::Apiserver(options) => apiserver::main(&options),
         Command::Cluster(options) => cluster::main(&options),
@@ -240,13 +250,6 @@ fn main() -> ExitCode {
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("berth: {}", process::in_full(&error));
-            ExitCode::FAILURE
-        }
     }
 }
 

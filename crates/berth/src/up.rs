@@ -2,7 +2,8 @@
 //! Kubernetes. `berth apiserver`, `berth cluster` and `berth controller` run the same parts as
 //! separate processes.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -108,19 +109,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         None => None,
     };
 
-    say!("Kubernetes API  {url}");
-    say!("kubeconfig      {}", kubeconfig.display());
-    for line in report {
-        say!("Node            {line}");
-    }
-    if let Some(address) = health {
-        say!("Health agents   http://{address}/status");
-    }
-    if let Some(address) = pages {
-        say!("Web pages       {address}");
-    }
-    say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
-
+    print(&url, &kubeconfig, &report, health, pages.as_deref());
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
     identity.abort();
@@ -138,4 +127,20 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     }
     leftovers.clear();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints where the parts of the cluster are served.
+fn print(url: &str, kubeconfig: &Path, report: &[String], health: Option<SocketAddr>, pages: Option<&str>) {
+    say!("Kubernetes API  {url}");
+    say!("kubeconfig      {}", kubeconfig.display());
+    for line in report {
+        say!("Node            {line}");
+    }
+    if let Some(address) = health {
+        say!("Health agents   http://{address}/status");
+    }
+    if let Some(address) = pages {
+        say!("Web pages       {address}");
+    }
+    say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 }

@@ -117,7 +117,17 @@ impl Parser {
             }),
             ..Schema::default()
         };
-        // The schemas below this one.
+        self.children(map, &mut schema)?;
+        // What follows from all keywords together.
+        if self.dialect == Dialect::BuiltIn {
+            built_in(&mut schema);
+        }
+        summarize(&mut schema);
+        Ok(schema)
+    }
+
+    /// Parses the schemas below this one.
+    fn children(&mut self, map: &Map<String, Value>, schema: &mut Schema) -> Result<(), SchemaError> {
         for (name, property) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
             let parsed = self.below(name, |parser| parser.node(property))?;
             schema.properties.insert(name.clone(), Arc::new(parsed));
@@ -139,12 +149,7 @@ impl Parser {
         if let Some(not) = map.get("not").filter(|not| not.is_object()) {
             schema.not = Some(Arc::new(self.below("not", |parser| parser.node(not))?));
         }
-        // What follows from all keywords together.
-        if self.dialect == Dialect::BuiltIn {
-            built_in(&mut schema);
-        }
-        summarize(&mut schema);
-        Ok(schema)
+        Ok(())
     }
 
     fn list(&mut self, map: &Map<String, Value>, key: &str) -> Result<Vec<Arc<Schema>>, SchemaError> {

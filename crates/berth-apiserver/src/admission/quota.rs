@@ -274,20 +274,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
             .map(|(n, _)| n)
             .collect();
         if !exceeded.is_empty() {
-            let show = |amounts: &Amounts| {
-                let shown = exceeded.iter().map(|name| {
-                    let amount = amounts.get(*name).copied().unwrap_or(Quantity::ZERO);
-                    format!("{name}={amount}")
-                });
-                shown.collect::<Vec<_>>().join(",")
-            };
-            let why = format!(
-                "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
-                show(&wanted),
-                show(&used),
-                show(&limited)
-            );
-            return Err(forbidden(request, &why));
+            return Err(forbidden(request, &excess(name, &exceeded, &wanted, &used, &limited)));
         }
         // The charge is written below, after all quotas have been checked.
         for (name, amount) in &wanted {
@@ -299,7 +286,23 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
     if request.dry_run {
         return Ok(Charged::Done);
     }
-    // Write the charges, one quota after another.
+    write_charges(quotas, charges).await
+}
+
+/// Why these amounts exceed a quota.
+fn excess(quota: &str, exceeded: &[&String], wanted: &Amounts, used: &Amounts, limited: &Amounts) -> String {
+    let show = |amounts: &Amounts| {
+        let shown = exceeded.iter().map(|name| {
+            let amount = amounts.get(*name).copied().unwrap_or(Quantity::ZERO);
+            format!("{name}={amount}")
+        });
+        shown.collect::<Vec<_>>().join(",")
+    };
+    format!("exceeded quota: {quota}, requested: {}, used: {}, limited: {}", show(wanted), show(used), show(limited))
+}
+
+/// Writes the charges, one quota after another: each with its record, new state and amounts.
+async fn write_charges(quotas: &Quotas, charges: Vec<(Arc<Record>, Value, Amounts)>) -> Result<Charged, Status> {
     let mut charged = Vec::new();
     for (record, value, wanted) in charges {
         let key = record.key.to_string();

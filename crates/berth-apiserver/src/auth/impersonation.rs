@@ -64,6 +64,7 @@ pub fn apply(
         if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&user, &decision.reason)) }
     };
     let service_account = split_service_account(&name);
+    // The name of the user, then groups, extras and the UID.
     match service_account {
         Some((namespace, name)) => {
             check(Attributes { resource: "serviceaccounts", namespace, name, ..Attributes::default() })?;
@@ -88,10 +89,20 @@ pub fn apply(
         check(Attributes { group: AUTHENTICATION_GROUP, resource: "uids", name: &uid, ..Attributes::default() })?;
     }
 
-    // Add the groups that every user of this kind has.
-    let mut groups = groups;
+    let groups = completed(groups, &name);
+    // The request continues as one of the impersonated user.
+    let taken: Vec<_> = headers.keys().filter(|key| key.as_str().starts_with("impersonate-")).cloned().collect();
+    for key in taken {
+        headers.remove(key);
+    }
+    tracing::debug!(user = %user.name, as_user = %name, "impersonation");
+    Ok(UserInfo { name, uid, groups, extra })
+}
+
+/// The groups of an impersonated user, with those that every user of its kind has.
+fn completed(mut groups: Vec<String>, name: &str) -> Vec<String> {
     if groups.is_empty()
-        && let Some((namespace, account)) = service_account
+        && let Some((namespace, account)) = split_service_account(name)
     {
         groups = service_account_user(namespace, account, "").groups;
     }
@@ -103,13 +114,7 @@ pub fn apply(
     } else if !has(&groups, "system:authenticated") && !has(&groups, "system:unauthenticated") {
         groups.push("system:authenticated".to_owned());
     }
-    // The request continues as one of the impersonated user.
-    let taken: Vec<_> = headers.keys().filter(|key| key.as_str().starts_with("impersonate-")).cloned().collect();
-    for key in taken {
-        headers.remove(key);
-    }
-    tracing::debug!(user = %user.name, as_user = %name, "impersonation");
-    Ok(UserInfo { name, uid, groups, extra })
+    groups
 }
 
 /// A key of extras, encoded for use in a header's name. [`decode_key`] decodes it, in lower case.

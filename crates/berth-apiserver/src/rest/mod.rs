@@ -50,6 +50,7 @@ use crate::health::Health;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::{Origin, ResourceInfo};
 use crate::request::{RequestInfo, check_path};
+use crate::state::Kinds;
 use crate::{ApiServer, Body, Metrics, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
 /// Maximum size of a request body, as upstream: 3 MiB.
@@ -212,20 +213,7 @@ async fn route(
         return Box::pin(aggregation::forward(&server.inner.objects, &remote, forwarded)).await;
     }
     if !info.is_resource_request {
-        if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
-            return Ok(metrics_response(server, metrics.as_ref(), headers));
-        }
-        if let Some(response) = server.tokens().and_then(|tokens| auth::issuer::response(&tokens, &info, headers)) {
-            return Ok(response);
-        }
-        let health = Health { store: server.store().as_ref(), is_started: server.is_started() };
-        if let Some(response) = health::response(&health, &info, query) {
-            return Ok(response);
-        }
-        let served = Served::new(&kinds.registry, &server.inner.config.extensions, &server.inner.services);
-        return Ok(discovery::handle(&served, &info, headers)
-            .or_else(|| openapi::handle(&kinds.registry, &kinds.documents, server.tokens().is_some(), &info, headers))
-            .unwrap_or_else(nothing_there));
+        return Ok(path_response(server, &kinds, &info, query, headers));
     }
     if matches!(info.api_prefix.as_str(), "api") != info.api_group.is_empty() {
         return Ok(nothing_there());
@@ -271,6 +259,31 @@ async fn route(
     };
     warnings::put(&warnings, response.headers_mut());
     Ok(response)
+}
+
+/// The response to a request for a path and not for a resource: metrics, health, discovery and
+/// documents.
+fn path_response(
+    server: &ApiServer,
+    kinds: &Kinds,
+    info: &RequestInfo,
+    query: &str,
+    headers: &HeaderMap,
+) -> Response<Body> {
+    if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
+        return metrics_response(server, metrics.as_ref(), headers);
+    }
+    if let Some(response) = server.tokens().and_then(|tokens| auth::issuer::response(&tokens, info, headers)) {
+        return response;
+    }
+    let health = Health { store: server.store().as_ref(), is_started: server.is_started() };
+    if let Some(response) = health::response(&health, info, query) {
+        return response;
+    }
+    let served = Served::new(&kinds.registry, &server.inner.config.extensions, &server.inner.services);
+    discovery::handle(&served, info, headers)
+        .or_else(|| openapi::handle(&kinds.registry, &kinds.documents, server.tokens().is_some(), info, headers))
+        .unwrap_or_else(nothing_there)
 }
 
 async fn dispatch(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {

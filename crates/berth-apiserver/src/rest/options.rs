@@ -117,8 +117,10 @@ impl Options {
         options
     }
 
+    /// Takes one parameter. Unknown ones are ignored.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Status> {
         match key {
+            // Of reads.
             "limit" => self.limit = number::<i64>(key, value)?.unwrap_or(0).max(0) as usize,
             "continue" => self.continue_token = value.to_owned(),
             "resourceVersion" => self.resource_version = parse_version(key, value)?,
@@ -128,9 +130,12 @@ impl Options {
                     "Exact" => Some(VersionMatch::Exact),
                     "NotOlderThan" => Some(VersionMatch::NotOlderThan),
                     _ => {
-                        let path = Path::new("resourceVersionMatch");
-                        let error = field::Error::not_supported(&path, value, &["Exact", "NotOlderThan", ""]);
-                        return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &[error]));
+                        return Err(not_supported(
+                            ("meta.k8s.io", "ListOptions"),
+                            key,
+                            value,
+                            &["Exact", "NotOlderThan", ""],
+                        ));
                     }
                 }
             }
@@ -146,13 +151,11 @@ impl Options {
                 let selector = FieldSelector::parse(value).map_err(|error| Status::bad_request(error.to_string()))?;
                 self.field_selector = (!selector.is_empty()).then_some(selector);
             }
+            // Of writes.
             "dryRun" => match value {
                 "" => {}
                 "All" => self.dry_run = true,
-                _ => {
-                    let error = field::Error::not_supported(&Path::new("dryRun"), value, &["All"]);
-                    return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "WriteOptions"), "", &[error]));
-                }
+                _ => return Err(not_supported(("meta.k8s.io", "WriteOptions"), key, value, &["All"])),
             },
             "fieldManager" => {
                 if value.len() > 128 {
@@ -168,9 +171,8 @@ impl Options {
                     "Ignore" => FieldValidation::Ignore,
                     "Strict" => FieldValidation::Strict,
                     _ => {
-                        let path = Path::new("fieldValidation");
-                        let error = field::Error::not_supported(&path, value, &["", "Ignore", "Strict", "Warn"]);
-                        return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "WriteOptions"), "", &[error]));
+                        let accepted = ["", "Ignore", "Strict", "Warn"];
+                        return Err(not_supported(("meta.k8s.io", "WriteOptions"), key, value, &accepted));
                     }
                 }
             }
@@ -187,6 +189,14 @@ impl Options {
             "gracePeriodSeconds" => self.grace_period_seconds = number(key, value)?,
             "propagationPolicy" => self.propagation_policy = (!value.is_empty()).then(|| value.to_owned()),
             "orphanDependents" => self.orphan_dependents = Some(boolean(value)),
+            _ => return self.set_of_containers(key, value),
+        }
+        Ok(())
+    }
+
+    /// Takes one parameter of requests for logs and for streams of a container.
+    fn set_of_containers(&mut self, key: &str, value: &str) -> Result<(), Status> {
+        match key {
             "container" => self.container = value.to_owned(),
             "follow" => self.follow = boolean(value),
             "tailLines" => self.tail_lines = number(key, value)?,
@@ -196,10 +206,7 @@ impl Options {
                     "" | "All" => None,
                     "Stdout" => Some(StreamName::Stdout),
                     "Stderr" => Some(StreamName::Stderr),
-                    _ => {
-                        let error = field::Error::not_supported(&Path::new(key), value, &["All", "Stderr", "Stdout"]);
-                        return Err(Status::invalid(&GroupKind::new("", "PodLogOptions"), "", &[error]));
-                    }
+                    _ => return Err(not_supported(("", "PodLogOptions"), key, value, &["All", "Stderr", "Stdout"])),
                 }
             }
             "previous" => self.log.previous = boolean(value),
@@ -221,6 +228,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The error for a parameter with a value that is none of the accepted ones.
+fn not_supported((group, kind): (&str, &str), key: &str, value: &str, accepted: &[&str]) -> Status {
+    let error = field::Error::not_supported(&Path::new(key), value, accepted);
+    Status::invalid(&GroupKind::new(group, kind), "", &[error])
 }
 
 /// A resourceVersion as a client sends it.

@@ -106,8 +106,8 @@ async fn try_update(
     mut new: Value,
     tracking: &Tracking,
 ) -> Result<Option<Stored>, Status> {
+    // The new state as the client means it.
     check_preconditions(call, record, old, &mut new)?;
-
     let name = call.info.name.clone();
     // For a scale, admission reviews the scale.
     let scale = call.scale_paths();
@@ -126,8 +126,8 @@ async fn try_update(
         Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
         None => new,
     };
-    // Admission already reviewed the binding itself. It does not review the pod as well, as
-    // upstream.
+    // Mutating admission. It already reviewed the binding itself, and does not review the pod as
+    // well, as upstream.
     let is_reviewed = call.info.subresource != "binding";
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen.clone()));
     if is_reviewed {
@@ -141,9 +141,9 @@ async fn try_update(
         subresource::set_replicas(&mut object, paths, &new);
         new = object;
     }
-
     keep_owners(&mut new, managed);
 
+    // The kind's own additions, and its validation.
     let mut around = call.server.inner.hooks.begin(&call.row, &new);
     prepare(call, target, &mut new, compared);
     if target == Target::Main {
@@ -162,6 +162,8 @@ async fn try_update(
     if target == Target::Main {
         call.warnings.extend(call.strategy().warnings(&new, Some(compared)));
     }
+
+    // Validating admission, and the quota.
     let mut unscaled = None;
     let seen = match &scale {
         Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
@@ -182,7 +184,7 @@ async fn try_update(
     call.warnings.extend(warnings);
     packed::pack(&mut new);
 
-    // An update without a change is how clients move objects to a new storage version.
+    // The write. An update without a change is how clients move objects to a new storage version.
     if new == **old && !is_finished_deletion(&new) && call.view().is_in_storage_version(record) {
         return Ok(Some(old.clone().into()));
     }

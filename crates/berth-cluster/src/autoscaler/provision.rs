@@ -99,22 +99,21 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
             spec.labels.insert(ACCELERATOR.into(), kind.into());
         }
     }
-    // Pods with equal requirements get the same pool, because its name is a hash of its properties.
-    let name = match &spec.placement_group {
-        Some(group) => group.clone(),
-        None => {
-            let topology = spec.tpu_topology.as_deref().unwrap_or_default();
-            let identity =
-                format!("{:?}{:?}{:?}{:?}{topology}", spec.labels, spec.taints, spec.zones, spec.provisioning);
-            let gpus = match machine.accelerator {
-                Some((kind, count)) if kind.starts_with("tpu-") => format!("-tpu{count}"),
-                Some((_, count)) => format!("-gpu{count}"),
-                None => String::new(),
-            };
-            format!("nap-{}{gpus}-{:08x}", machine.name, hash(&["nap", &identity]) as u32)
-        }
-    };
+    let name = spec.placement_group.clone().unwrap_or_else(|| pool_name(&spec, machine));
     Ok(NodePool::new(&name, spec))
+}
+
+/// The name of a pool. Pods with equal requirements get the same pool, because its name is a hash of
+/// its properties.
+fn pool_name(spec: &NodePoolSpec, machine: &MachineType) -> String {
+    let topology = spec.tpu_topology.as_deref().unwrap_or_default();
+    let identity = format!("{:?}{:?}{:?}{:?}{topology}", spec.labels, spec.taints, spec.zones, spec.provisioning);
+    let gpus = match machine.accelerator {
+        Some((kind, count)) if kind.starts_with("tpu-") => format!("-tpu{count}"),
+        Some((_, count)) => format!("-gpu{count}"),
+        None => String::new(),
+    };
+    format!("nap-{}{gpus}-{:08x}", machine.name, hash(&["nap", &identity]) as u32)
 }
 
 /// The node labels that the pod requires: its nodeSelector, and the first value of each `In`

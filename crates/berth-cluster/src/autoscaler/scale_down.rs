@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::berth::{AutoscalingConfiguration, NodePool, NodePoolSpec};
-use berth_runtime::ObjectKey;
-use jiff::{SignedDuration, Timestamp};
+use berth_runtime::{ObjectKey, later};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -52,19 +52,43 @@ pub fn plan_scale_down(
     last_growth: Option<Timestamp>,
     now: Timestamp,
 ) -> ScaleDown {
-    let mut plan = ScaleDown::default();
-    let mut due: Vec<Timestamp> = Vec::new();
-    let span = |duration: std::time::Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-    let after = |time: Timestamp, by: SignedDuration| time.checked_add(by).unwrap_or(Timestamp::MAX);
-    let may_remove_from = last_growth.map_or(Timestamp::MIN, |grown| after(grown, span(scaling.after_add())));
-    let mut drains = DRAINED_AT_ONCE;
-    let mut remaining_cluster = view.cluster().clone();
-    for (name, pool) in &view.pools {
-        if pool.spec.is_fixed() {
-            continue;
-        }
-        let none = Vec::new();
-        let nodes = view.nodes.get(name).unwrap_or(&none);
+    let mut scan = Scan {
+        view,
+        scaling,
+        protected,
+        now,
+        may_remove_from: last_growth.map_or(Timestamp::MIN, |grown| later(grown, scaling.after_add())),
+        drains: DRAINED_AT_ONCE,
+        remaining_cluster: view.cluster().clone(),
+        plan: ScaleDown::default(),
+        due: Vec::new(),
+    };
+    for (name, pool) in view.pools.iter().filter(|(_, pool)| !pool.spec.is_fixed()) {
+        scan.pool(name, pool);
+    }
+    let due = scan.due.into_iter().filter(|at| *at > now).min();
+    ScaleDown { due, ..scan.plan }
+}
+
+/// A scan of all pools.
+struct Scan<'a> {
+    view: &'a View,
+    scaling: &'a AutoscalingConfiguration,
+    protected: &'a BTreeMap<String, Timestamp>,
+    now: Timestamp,
+    /// Nodes are not removed before this time, because the cluster has just grown.
+    may_remove_from: Timestamp,
+    /// Number of further nodes with pods that may be marked.
+    drains: usize,
+    /// The cluster without the nodes to remove.
+    remaining_cluster: Cluster,
+    plan: ScaleDown,
+    due: Vec<Timestamp>,
+}
+
+impl Scan<'_> {
+    fn pool(&mut self, name: &str, pool: &NodePool) {
+        let nodes = self.view.nodes.get(name).map(Vec::as_slice).unwrap_or_default();
         let creating = pool.status.as_ref().map_or(0, |status| status.creating.len());
         let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
         removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
@@ -73,61 +97,17 @@ pub fn plan_scale_down(
         let is_busy_slice = pool.spec.is_slice()
             && nodes
                 .iter()
-                .filter_map(|node| view.cluster().node(&node.name_any()))
-                .any(|state| counted(state).any(|pod| pod.priority >= scaling.expendable_pods_priority_cutoff));
+                .filter_map(|node| self.view.cluster().node(&node.name_any()))
+                .any(|state| counted(state).any(|pod| pod.priority >= self.scaling.expendable_pods_priority_cutoff));
         for node in nodes {
-            let node_name = node.name_any();
-            let Some(state) = view.cluster().node(&node_name) else { continue };
-            // A marked node: drain it, and remove it once it is empty and its delay has elapsed.
-            if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
-                let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
-                // The scheduler may have bound pods before it saw the taint. If these would have
-                // prevented the removal, the node is kept.
-                let is_drained = pods.iter().all(|pod| pod.is_terminating());
-                if is_busy_slice || !is_drained && !is_removable(state, pool, &remaining_cluster, scaling) {
-                    plan.needed.push(node_name);
-                    continue;
-                }
-                plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
-                let removal_time = after(marked, span(scaling.node_removal_delay.0));
-                if pods.is_empty() && removal_time <= now {
-                    removed_nodes.push(node);
-                } else if pods.is_empty() {
-                    due.push(removal_time);
-                }
-                continue;
-            }
-            // Any other node: update its candidate taint, and mark it after the unneeded time.
-            let booked = request_of(node).and_then(|request| protected.get(request)).filter(|until| **until > now);
-            due.extend(booked);
-            let is_unneeded = removable > 0
-                && !is_busy_slice
-                && booked.is_none()
-                // A node without its accelerators is not idle: it is still starting.
-                && is_complete(pool, node)
-                && node.annotations().get("cluster-autoscaler.kubernetes.io/scale-down-disabled").map(String::as_str) != Some("true")
-                && is_removable(state, pool, &remaining_cluster, scaling);
-            let since = taint_time(node, CANDIDATE_TAINT);
-            match (is_unneeded, since) {
-                (false, None) => {}
-                (false, Some(_)) => plan.needed.push(node_name),
-                (true, since) => {
-                    if since.is_none() {
-                        plan.candidates.push(node_name.clone());
-                    }
-                    let removal_time = after(since.unwrap_or(now), span(scaling.unneeded())).max(may_remove_from);
-                    let is_empty = counted(state).next().is_none();
-                    if removal_time > now {
-                        due.push(removal_time);
-                    } else if since.is_some() && (is_empty || drains > 0) {
-                        drains -= usize::from(!is_empty);
-                        removable -= 1;
-                        move_pods(state, &mut remaining_cluster);
-                        remaining_cluster.remove_node(&node_name);
-                        plan.mark.push(node_name);
-                        due.push(after(now, span(scaling.node_removal_delay.0)));
+            let Some(state) = self.view.cluster().node(&node.name_any()) else { continue };
+            match taint_time(node, REMOVAL_TAINT) {
+                Some(marked) => {
+                    if self.drain(state, pool, is_busy_slice, marked) {
+                        removed_nodes.push(node);
                     }
                 }
+                None => self.observe(node, state, pool, is_busy_slice, &mut removable),
             }
         }
         // A pool shrinks only from its desired size, so that a decrease in progress is not planned
@@ -135,7 +115,7 @@ pub fn plan_scale_down(
         let settled = nodes.len() + creating == usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
         let is_whole = !pool.spec.is_slice() || removed_nodes.len() == nodes.len();
         if settled && is_whole && !removed_nodes.is_empty() {
-            plan.shrink.push((name.clone(), spec_without(pool, &removed_nodes)));
+            self.plan.shrink.push((name.to_owned(), spec_without(pool, &removed_nodes)));
         }
         if pool.spec.autoprovisioned
             && pool.spec.min_nodes == 0
@@ -143,11 +123,62 @@ pub fn plan_scale_down(
             && nodes.is_empty()
             && creating == 0
         {
-            plan.delete_pools.push(name.clone());
+            self.plan.delete_pools.push(name.to_owned());
         }
     }
-    plan.due = due.into_iter().filter(|at| *at > now).min();
-    plan
+
+    /// A marked node: drains it. Returns true once it is empty and its delay has elapsed.
+    fn drain(&mut self, state: &NodeState, pool: &NodePool, is_busy_slice: bool, marked: Timestamp) -> bool {
+        let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
+        // The scheduler may have bound pods before it saw the taint. If these would have prevented
+        // the removal, the node is kept.
+        let is_drained = pods.iter().all(|pod| pod.is_terminating());
+        if is_busy_slice || !is_drained && !is_removable(state, pool, &self.remaining_cluster, self.scaling) {
+            self.plan.needed.push(state.name().to_owned());
+            return false;
+        }
+        self.plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
+        let removal_time = later(marked, self.scaling.node_removal_delay.0);
+        if pods.is_empty() && removal_time > self.now {
+            self.due.push(removal_time);
+        }
+        pods.is_empty() && removal_time <= self.now
+    }
+
+    /// Any other node: updates its candidate taint, and marks it after the unneeded time.
+    fn observe(&mut self, node: &Node, state: &NodeState, pool: &NodePool, is_busy_slice: bool, removable: &mut i64) {
+        let node_name = state.name().to_owned();
+        let now = self.now;
+        let booked = request_of(node).and_then(|request| self.protected.get(request)).filter(|until| **until > now);
+        self.due.extend(booked);
+        let is_unneeded = *removable > 0
+            && !is_busy_slice
+            && booked.is_none()
+            // A node without its accelerators is not idle: it is still starting.
+            && is_complete(pool, node)
+            && node.annotations().get("cluster-autoscaler.kubernetes.io/scale-down-disabled").map(String::as_str) != Some("true")
+            && is_removable(state, pool, &self.remaining_cluster, self.scaling);
+        let since = taint_time(node, CANDIDATE_TAINT);
+        if !is_unneeded {
+            self.plan.needed.extend(since.map(|_| node_name));
+            return;
+        }
+        if since.is_none() {
+            self.plan.candidates.push(node_name.clone());
+        }
+        let removal_time = later(since.unwrap_or(now), self.scaling.unneeded()).max(self.may_remove_from);
+        let is_empty = counted(state).next().is_none();
+        if removal_time > now {
+            self.due.push(removal_time);
+        } else if since.is_some() && (is_empty || self.drains > 0) {
+            self.drains -= usize::from(!is_empty);
+            *removable -= 1;
+            move_pods(state, &mut self.remaining_cluster);
+            self.remaining_cluster.remove_node(&node_name);
+            self.plan.mark.push(node_name);
+            self.due.push(later(now, self.scaling.node_removal_delay.0));
+        }
+    }
 }
 
 /// The pool's spec, reduced by these nodes.

@@ -61,20 +61,8 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration, now: Tim
     if view.pending.is_empty() {
         return plan;
     }
-    // Pods that fit on existing nodes need no new ones.
     let mut cluster = view.cluster().clone();
-    let mut left = Vec::new();
-    for pod in &view.pending {
-        // Preemption is freeing a node for this pod.
-        if let Some(node) = pod.nominated_node().filter(|node| cluster.node(node).is_some()).map(str::to_owned) {
-            cluster.place(pod.clone(), &node);
-            continue;
-        }
-        match place(pod, &cluster, Packing::Pack) {
-            Placement::Node(node) => cluster.place(pod.clone(), &node),
-            Placement::Nowhere { .. } => left.push(pod.clone()),
-        }
-    }
+    let mut left = without_nodes(&mut cluster, &view.pending);
     if left.is_empty() {
         return plan;
     }
@@ -139,6 +127,23 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration, now: Tim
         plan.unhelped.entry(pod.key.clone()).or_insert_with(why);
     }
     plan
+}
+
+/// Places pods on existing nodes, and returns those that need new ones.
+fn without_nodes(cluster: &mut Cluster, pending: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
+    let mut left = Vec::new();
+    for pod in pending {
+        // Preemption is freeing a node for this pod.
+        if let Some(node) = pod.nominated_node().filter(|node| cluster.node(node).is_some()).map(str::to_owned) {
+            cluster.place(pod.clone(), &node);
+            continue;
+        }
+        match place(pod, cluster, Packing::Pack) {
+            Placement::Node(node) => cluster.place(pod.clone(), &node),
+            Placement::Nowhere { .. } => left.push(pod.clone()),
+        }
+    }
+    left
 }
 
 /// Node auto-provisioning: plans new pools for pods that fit on no existing pool.

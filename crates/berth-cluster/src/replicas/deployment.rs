@@ -8,7 +8,10 @@ use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Writer, owned_by,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
+use k8s_openapi::api::apps::v1::{
+    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, ReplicaSet, ReplicaSetSpec,
+};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -96,12 +99,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let spec = deployment.spec.clone().unwrap_or_default();
     let wanted = spec.replicas.unwrap_or(1);
     let hash = template_hash(&spec.template);
-    // An adopted ReplicaSet has no hash.
-    let has_template = |set: &ReplicaSet| set.spec.as_ref().and_then(|it| it.template.as_ref()) == Some(&spec.template);
-    let is_new = |set: &&Arc<ReplicaSet>| match set.labels().get(TEMPLATE_HASH) {
-        Some(other) => *other == hash,
-        None => has_template(set),
-    };
+    let is_new = |set: &&Arc<ReplicaSet>| has_template(set, &spec.template, &hash);
     let new = sets.iter().find(is_new);
     let mut old: Vec<&Arc<ReplicaSet>> = sets.iter().filter(|set| !is_new(set)).collect();
     old.sort_by_key(|set| (revision(set), set.name_any()));
@@ -112,16 +110,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     if plan.revision <= newest_old {
         plan.revision = newest_old + 1;
     }
-    let strategy = spec.strategy.clone().unwrap_or_default();
-    let recreate = strategy.type_.as_deref() == Some("Recreate");
-    let rolling = strategy.rolling_update.unwrap_or_default();
-    let surge = if recreate { 0 } else { resolve(rolling.max_surge.as_ref(), wanted, true) };
-    let mut unavailable = if recreate { wanted } else { resolve(rolling.max_unavailable.as_ref(), wanted, false) };
-    if surge == 0 && unavailable == 0 {
-        // With both zero, no pod could ever be replaced.
-        unavailable = 1;
-    }
-    let unavailable = unavailable.min(wanted);
+    let Bounds { recreate, surge, unavailable } = bounds(&spec, wanted);
     let total = sum(&old, replicas) + new.map_or(0, |set| replicas(set));
     let old_replicas = sum(&old, observed).max(sum(&old, replicas));
     let scale = [(DESIRED_REPLICAS, wanted), (MAX_REPLICAS, wanted.saturating_add(surge))];
@@ -139,12 +128,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
         }
         changed.spec.get_or_insert_default().replicas = Some(size);
         if let Some(revision) = revision {
-            let before = changed.annotations_mut().insert(REVISION.to_owned(), revision.to_string());
-            if let Some(before) = before.filter(|before| *before != revision.to_string()) {
-                let history = changed.annotations_mut().entry(REVISION_HISTORY.to_owned()).or_default();
-                let comma = if history.is_empty() { "" } else { "," };
-                *history = format!("{history}{comma}{before}");
-            }
+            set_revision(&mut changed, revision);
         }
         if changed != *set {
             plan.change.push(changed);
@@ -174,23 +158,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     } else if !paused && recreate {
         old.iter().for_each(|set| size(set, 0, None));
     } else if !paused {
-        // Unavailable pods are removed first. Available pods are removed only as long as the
-        // minimum stays available.
-        let unready = new.map_or(0, |set| (replicas(set) - available(set)).max(0));
-        let mut spare = total - (wanted - unavailable) - unready;
-        let mut sizes: Vec<i32> = old.iter().map(|set| replicas(set)).collect();
-        for (set, size) in old.iter().zip(&mut sizes) {
-            let idle = (*size - available(set)).clamp(0, spare.max(0));
-            *size -= idle;
-            spare -= idle;
-        }
-        let serving = sum(&old, available) + new.map_or(0, |set| available(set));
-        let mut spare = spare.min(serving - (wanted - unavailable));
-        for size in &mut sizes {
-            let removed = (*size).min(spare.max(0));
-            *size -= removed;
-            spare -= removed;
-        }
+        let sizes = sizes_of_old(&old, new, total, wanted - unavailable);
         old.iter().zip(sizes).for_each(|(set, wanted)| size(set, wanted, None));
     }
     if new.is_none() && !paused && scaled.is_none() {
@@ -204,6 +172,73 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     plan.delete = idle[..idle.len().saturating_sub(limit)].iter().map(|set| (**set).clone()).collect();
     plan.status = status(deployment, new, &old, wanted - unavailable, now);
     plan
+}
+
+/// True if the ReplicaSet has this template.
+fn has_template(set: &ReplicaSet, template: &PodTemplateSpec, hash: &str) -> bool {
+    match set.labels().get(TEMPLATE_HASH) {
+        Some(other) => other == hash,
+        // An adopted ReplicaSet has no hash.
+        None => set.spec.as_ref().and_then(|spec| spec.template.as_ref()) == Some(template),
+    }
+}
+
+/// What a rollout may do.
+struct Bounds {
+    /// True to stop all old pods before the first new one starts.
+    recreate: bool,
+    /// Number of pods above the wanted ones.
+    surge: i32,
+    /// Number of wanted pods that may be unavailable.
+    unavailable: i32,
+}
+
+fn bounds(spec: &DeploymentSpec, wanted: i32) -> Bounds {
+    let strategy = spec.strategy.clone().unwrap_or_default();
+    if strategy.type_.as_deref() == Some("Recreate") {
+        return Bounds { recreate: true, surge: 0, unavailable: wanted };
+    }
+    let rolling = strategy.rolling_update.unwrap_or_default();
+    let surge = resolve(rolling.max_surge.as_ref(), wanted, true);
+    let unavailable = match resolve(rolling.max_unavailable.as_ref(), wanted, false) {
+        // With both zero, no pod could ever be replaced.
+        0 if surge == 0 => 1,
+        unavailable => unavailable,
+    };
+    Bounds { recreate: false, surge, unavailable: unavailable.min(wanted) }
+}
+
+/// Writes the revision, and adds an earlier one to the history.
+fn set_revision(set: &mut ReplicaSet, revision: i64) {
+    let before = set.annotations_mut().insert(REVISION.to_owned(), revision.to_string());
+    if let Some(before) = before.filter(|before| *before != revision.to_string()) {
+        let history = set.annotations_mut().entry(REVISION_HISTORY.to_owned()).or_default();
+        let comma = if history.is_empty() { "" } else { "," };
+        *history = format!("{history}{comma}{before}");
+    }
+}
+
+/// New sizes of the old ReplicaSets in a rolling update, in their order. `total` is the number of
+/// all replicas, and `minimum` the number that must stay available.
+fn sizes_of_old(old: &[&Arc<ReplicaSet>], new: Option<&Arc<ReplicaSet>>, total: i32, minimum: i32) -> Vec<i32> {
+    // Unavailable pods are removed first. Available pods are removed only as long as the minimum
+    // stays available.
+    let unready = new.map_or(0, |set| (replicas(set) - available(set)).max(0));
+    let mut spare = total - minimum - unready;
+    let mut sizes: Vec<i32> = old.iter().map(|set| replicas(set)).collect();
+    for (set, size) in old.iter().zip(&mut sizes) {
+        let idle = (*size - available(set)).clamp(0, spare.max(0));
+        *size -= idle;
+        spare -= idle;
+    }
+    let serving = sum(old, available) + new.map_or(0, |set| available(set));
+    let mut spare = spare.min(serving - minimum);
+    for size in &mut sizes {
+        let removed = (*size).min(spare.max(0));
+        *size -= removed;
+        spare -= removed;
+    }
+    sizes
 }
 
 /// New sizes of the ReplicaSets if the Deployment was scaled in the middle of a rollout.

@@ -36,7 +36,8 @@ use std::time::Duration;
 use berth_api::berth::ClusterConfiguration;
 use berth_api::scheduling::PodGroup;
 use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found, stamp,
+    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Queue, Reconciler, Recorder, is_conflict, is_not_found,
+    stamp,
 };
 use futures::StreamExt;
 use jiff::SignedDuration;
@@ -94,68 +95,79 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         config_maps: config_maps.clone(),
         state: state.clone(),
     };
-    let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state.clone());
-    let (on_pod_group, on_config_map, on_budget) = (state.clone(), state.clone(), state.clone());
-    let (on_claim, on_volume, on_class) = (state.clone(), state.clone(), state.clone());
-    let (on_device_claim, on_device_class, on_slice) = (state.clone(), state.clone(), state);
     let builder = manager.controller("scheduler");
-    let queue = builder.queue();
-    let wake = move |wake: Wake| -> Option<ObjectKey> {
-        match wake {
-            Wake::Never => {}
-            Wake::Soon => queue.add_after(ObjectKey::cluster("pending"), GATHER),
-            Wake::Now => queue.add(ObjectKey::cluster("pending")),
-        }
-        None
-    };
-    let (wake_for_node, wake_for_claim) = (wake.clone(), wake.clone());
-    let (wake_for_volume, wake_for_class) = (wake.clone(), wake.clone());
-    let (wake_for_pod_group, wake_for_config_map) = (wake.clone(), wake.clone());
-    let (wake_for_device_claim, wake_for_device_class, wake_for_slice) = (wake.clone(), wake.clone(), wake.clone());
+    let world = Watched { state, queue: builder.queue() };
+    let [on_pod, on_node, on_namespace, on_claim, on_volume, on_class] = std::array::from_fn(|_| world.clone());
+    let [on_device_claim, on_device_class, on_slice] = std::array::from_fn(|_| world.clone());
+    let [on_budget, on_pod_group, on_config_map] = std::array::from_fn(|_| world.clone());
     builder
-        .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
-        .watch(&nodes, move |delta| wake_for_node(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
+        .watch(&pods, move |delta| on_pod.wake(|state| state.pod_changed(delta.old.as_ref(), delta.new.as_ref())))
+        .watch(&nodes, move |delta| on_node.wake(|state| state.node_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&namespaces, move |delta| {
-            lock(&on_namespace).namespace_changed(delta.old.as_ref(), delta.new.as_ref());
-            None
+            on_namespace.update(|state| state.namespace_changed(delta.old.as_ref(), delta.new.as_ref()))
         })
         .watch(&claims, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
-            wake_for_claim(lock(&on_claim).claim_changed(&key, delta.new.as_ref()))
+            on_claim.wake(|state| state.claim_changed(&key, delta.new.as_ref()))
         })
         .watch(&volumes, move |delta| {
-            wake_for_volume(lock(&on_volume).volume_changed(delta.old.as_ref(), delta.new.as_ref()))
+            on_volume.wake(|state| state.volume_changed(delta.old.as_ref(), delta.new.as_ref()))
         })
         .watch(&classes, move |delta| {
             let name = delta.latest().name_any();
-            wake_for_class(lock(&on_class).class_changed(&name, delta.new.as_ref()))
+            on_class.wake(|state| state.class_changed(&name, delta.new.as_ref()))
         })
         .watch(&device_claims, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
-            wake_for_device_claim(lock(&on_device_claim).device_claim_changed(&key, delta.new.as_ref()))
+            on_device_claim.wake(|state| state.device_claim_changed(&key, delta.new.as_ref()))
         })
         .watch(&device_classes, move |delta| {
             let name = delta.latest().name_any();
-            wake_for_device_class(lock(&on_device_class).device_class_changed(&name, delta.new.as_ref()))
+            on_device_class.wake(|state| state.device_class_changed(&name, delta.new.as_ref()))
         })
         .watch(&device_slices, move |delta| {
             let name = delta.latest().name_any();
-            wake_for_slice(lock(&on_slice).device_slice_changed(&name, delta.new.as_ref()))
+            on_slice.wake(|state| state.device_slice_changed(&name, delta.new.as_ref()))
         })
         .watch(&budgets, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
-            lock(&on_budget).budget_changed(&key, delta.new.as_ref());
-            None
+            on_budget.update(|state| state.budget_changed(&key, delta.new.as_ref()))
         })
         .watch(&pod_groups, move |delta| {
             let key = ObjectKey::of(delta.latest().as_ref());
-            wake_for_pod_group(lock(&on_pod_group).pod_group_changed(&key, delta.new.as_ref()))
+            on_pod_group.wake(|state| state.pod_group_changed(&key, delta.new.as_ref()))
         })
         .watch(&config_maps, move |delta| {
-            wake_for_config_map(lock(&on_config_map).config_map_changed(delta.old.as_ref(), delta.new.as_ref()))
+            on_config_map.wake(|state| state.config_map_changed(delta.old.as_ref(), delta.new.as_ref()))
         })
         .concurrency(1)
         .run(scheduler);
+}
+
+/// The state that watched objects update, and the queue of the pending pods.
+#[derive(Clone)]
+struct Watched {
+    state: Arc<Mutex<State>>,
+    queue: Queue,
+}
+
+impl Watched {
+    /// Updates the state. No key is returned: the queue has one key, which is added when it is due.
+    fn update(&self, change: impl FnOnce(&mut State)) -> Option<ObjectKey> {
+        change(&mut lock(&self.state));
+        None
+    }
+
+    /// Updates the state, and wakes the scheduler if the change may help a pending pod.
+    fn wake(&self, change: impl FnOnce(&mut State) -> Wake) -> Option<ObjectKey> {
+        let wake = change(&mut lock(&self.state));
+        match wake {
+            Wake::Never => {}
+            Wake::Soon => self.queue.add_after(ObjectKey::cluster("pending"), GATHER),
+            Wake::Now => self.queue.add(ObjectKey::cluster("pending")),
+        }
+        None
+    }
 }
 
 /// True if any scheduler of the configuration forms gangs.

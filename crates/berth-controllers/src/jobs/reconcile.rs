@@ -587,22 +587,8 @@ impl<J: Job> Reconcile<'_, J> {
                 return Ok(());
             }
         }
-        if let Some(how) = status::true_condition(&workload, conditions::FINISHED) {
-            if self.job.is_suspended() && self.job.finished().is_none() {
-                let message = format!(
-                    "Workload {} of this job has finished ({}: {}), so the job will not be started; delete that \
-                     Workload to queue the job again",
-                    workload.name_any(),
-                    how.reason,
-                    how.message
-                );
-                self.report(PlannedEvent::warning(events::WORKLOAD_FINISHED, message));
-            }
-            // Workloads that Berth made lose their finalizer when their job is deleted. The maker
-            // of a prebuilt Workload may delete it before.
-            if prebuilt_workload(&self.job, gates).is_some() && remove_finalizer(&mut workload) {
-                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
-            }
+        if status::is_finished(&workload) {
+            self.with_finished(workload);
             return Ok(());
         }
         if self.job.is_on_hold().is_some_and(|on_hold| self.follow_hold(&mut workload, on_hold)) {
@@ -648,6 +634,28 @@ impl<J: Job> Reconcile<'_, J> {
             self.stop(Some(&workload), "Not admitted by cluster queue");
         }
         Ok(())
+    }
+
+    /// Handles a finished workload: reports on a job that it keeps from starting.
+    fn with_finished(&mut self, mut workload: Workload) {
+        if let Some(how) = status::true_condition(&workload, conditions::FINISHED)
+            && self.job.is_suspended()
+            && self.job.finished().is_none()
+        {
+            let message = format!(
+                "Workload {} of this job has finished ({}: {}), so the job will not be started; delete that \
+                 Workload to queue the job again",
+                workload.name_any(),
+                how.reason,
+                how.message
+            );
+            self.report(PlannedEvent::warning(events::WORKLOAD_FINISHED, message));
+        }
+        // Workloads that Berth made lose their finalizer when their job is deleted. The maker of a
+        // prebuilt Workload may delete it before.
+        if prebuilt_workload(&self.job, self.context.gates).is_some() && remove_finalizer(&mut workload) {
+            self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+        }
     }
 
     /// True while the job runs under the slice that this workload is to replace.

@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::quota::{FrAmounts, add_amount, amount_of};
 use crate::world::World;
-use crate::world::queue::QueueConfig;
+use crate::world::queue::{Group, QueueConfig};
 
 /// Grade of a flavor: the two criteria that the search compares (§8.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,35 +246,9 @@ impl Search<'_> {
                 }
                 None => {}
             }
-            let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
-            choices.clear();
-            let mut findings = Vec::new();
-            let mut no_fit = None;
-            let mut borrowing = 0;
-            for &(resource, amount) in wanted {
-                let Some(fr) = group.fr(at, resource) else { continue };
-                // One unavailable resource is enough to skip the flavor. Other shortages of the
-                // flavor are reported with it.
-                let is_out = grade.mode == PreemptionMode::NoFit;
-                let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
-                push_exactly(&mut findings, judged.finding);
-                no_fit = no_fit.into_iter().chain(judged.no_fit).min();
-                borrowing = borrowing.max(judged.grade.level);
-                if grade.is_preferred_to(judged.grade, config.fungibility.preference) {
-                    grade = judged.grade;
-                }
-                choices.push((resource, fr, judged.grade));
-            }
-            found.findings.reserve_exact(findings.len());
-            found.findings.extend(findings.iter().cloned());
-            let attempt = FlavorAttempt {
-                flavor: slot.name.clone(),
-                mode: grade.assignment_mode(),
-                preemption: grade.mode,
-                borrowing_level: borrowing,
-                findings,
-                no_fit,
-            };
+            let (grade, attempt) = self.try_flavor(world, used, sets, wanted, (group, at), &mut choices);
+            found.findings.reserve_exact(attempt.findings.len());
+            found.findings.extend(attempt.findings.iter().cloned());
             push_exactly(&mut found.attempts, Some(attempt));
             let best_grade = best.as_ref().map_or(Grade::WORST, |(grade, ..)| *grade);
             let (stops, improves) = if fungible {
@@ -309,6 +283,47 @@ impl Search<'_> {
             found.findings.clear();
         }
         found
+    }
+
+    /// Evaluates all wanted resources on the flavor at this place of a resource group. `choices` gets
+    /// the grade of each.
+    fn try_flavor(
+        &mut self,
+        world: &mut World,
+        used: &FrAmounts,
+        sets: &[RequestedPodSet],
+        wanted: &[(ResourceId, i64)],
+        (group, at): (&Group, usize),
+        choices: &mut Vec<(ResourceId, FrId, Grade)>,
+    ) -> (Grade, FlavorAttempt) {
+        let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
+        choices.clear();
+        let mut findings = Vec::new();
+        let mut no_fit = None;
+        let mut borrowing = 0;
+        for &(resource, amount) in wanted {
+            let Some(fr) = group.fr(at, resource) else { continue };
+            // One unavailable resource is enough to skip the flavor. Other shortages of the flavor
+            // are reported with it.
+            let is_out = grade.mode == PreemptionMode::NoFit;
+            let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
+            push_exactly(&mut findings, judged.finding);
+            no_fit = no_fit.into_iter().chain(judged.no_fit).min();
+            borrowing = borrowing.max(judged.grade.level);
+            if grade.is_preferred_to(judged.grade, self.config.fungibility.preference) {
+                grade = judged.grade;
+            }
+            choices.push((resource, fr, judged.grade));
+        }
+        let attempt = FlavorAttempt {
+            flavor: group.flavors[at].name.clone(),
+            mode: grade.assignment_mode(),
+            preemption: grade.mode,
+            borrowing_level: borrowing,
+            findings,
+            no_fit,
+        };
+        (grade, attempt)
     }
 
     /// Evaluates one resource on one flavor against quota (§8.5). Makes no search for victims if

@@ -82,11 +82,11 @@ impl Engine {
             Event::TopologyUpserted(topology) => {
                 let name = topology.name.clone();
                 self.world.topologies.upsert_topology(topology);
-                self.facts_changed(|engine, queue| engine.uses_topology(queue, Some(&name)), effects, now);
+                self.topology_changed(Some(&name), effects, now);
             }
             Event::TopologyRemoved(name) => {
                 self.world.topologies.remove_topology(&name);
-                self.facts_changed(|engine, queue| engine.uses_topology(queue, Some(&name)), effects, now);
+                self.topology_changed(Some(&name), effects, now);
             }
             Event::AdmissionCheckUpserted(check) => {
                 let name = check.name.clone();
@@ -98,36 +98,25 @@ impl Engine {
                 self.world.checks.remove(&name);
                 self.facts_changed(|engine, queue| engine.uses_check(queue, &name), effects, now);
             }
-            Event::NamespaceUpserted { name, labels } => {
-                let before = self.world.namespaces.insert(name.clone(), labels.clone());
-                if before.as_ref() != Some(&labels) {
-                    self.world.selection += 1;
-                    let queues = self.world.queues_of_namespace(&name);
-                    let concerns = |engine: &Engine, queue| {
-                        queues.contains(&queue)
-                            && engine.selects(queue, before.as_ref()) != engine.selects(queue, Some(&labels))
-                    };
-                    self.facts_changed(concerns, effects, now);
-                }
-            }
+            Event::NamespaceUpserted { name, labels } => self.upsert_namespace(&name, labels, effects, now),
             Event::NamespaceRemoved(name) => {
                 self.world.namespaces.remove(&name);
                 self.world.selection += 1;
             }
             Event::NodeUpserted(node) => {
                 if self.world.topologies.upsert_node(node) {
-                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                    self.topology_changed(None, effects, now);
                 }
             }
             Event::NodeRemoved(name) => {
                 if self.world.topologies.remove_node(&name) {
-                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                    self.topology_changed(None, effects, now);
                 }
             }
             Event::NodePodUpserted(pod) => self.world.topologies.upsert_pod(pod),
             Event::NodePodRemoved { namespace, name } => {
                 if self.world.topologies.remove_pod(&namespace, &name) {
-                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                    self.topology_changed(None, effects, now);
                 }
             }
             Event::WorkloadUpserted(workload) => self.upsert_workload(*workload, effects, now),
@@ -151,6 +140,19 @@ impl Engine {
             }
             Event::PreemptorRestored(known) => self.restore_preemptor(&known),
         }
+    }
+
+    fn upsert_namespace(&mut self, name: &Name, labels: Labels, effects: &mut Effects, now: Time) {
+        let before = self.world.namespaces.insert(name.clone(), labels.clone());
+        if before.as_ref() == Some(&labels) {
+            return;
+        }
+        self.world.selection += 1;
+        let queues = self.world.queues_of_namespace(name);
+        let concerns = |engine: &Engine, queue| {
+            queues.contains(&queue) && engine.selects(queue, before.as_ref()) != engine.selects(queue, Some(&labels))
+        };
+        self.facts_changed(concerns, effects, now);
     }
 
     /// Runs one scheduling cycle: takes the head of every active queue, decides each, and counts
@@ -229,6 +231,11 @@ impl Engine {
 
     fn delay(&self) -> Duration {
         self.world.config.flush_delay
+    }
+
+    /// Tries the workloads of all queues again that use this topology, or any topology.
+    fn topology_changed(&mut self, name: Option<&Name>, effects: &mut Effects, now: Time) {
+        self.facts_changed(|engine, queue| engine.uses_topology(queue, name), effects, now);
     }
 
     fn uses_topology(&self, queue: QueueId, name: Option<&Name>) -> bool {

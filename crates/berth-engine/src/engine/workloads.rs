@@ -7,7 +7,7 @@ use super::{Effects, Engine, hold};
 use crate::config::FeatureGates;
 use crate::decision::{PendingReason, RequeueReason};
 use crate::ids::{Name, QueueId, WorkloadId};
-use crate::model::{PodSet, StopPolicy, Time, Workload, WorkloadKey};
+use crate::model::{Admission, PodSet, StopPolicy, Time, Workload, WorkloadKey};
 use crate::waiting::is_queueable;
 use crate::waiting::order::{effective_priority, order_time};
 use crate::waiting::second_pass::needs_second_pass;
@@ -151,66 +151,7 @@ impl Engine {
             return;
         }
         if let Some(name) = facts.admission.as_ref().map(|admission| admission.cluster_queue.clone()) {
-            let admitted = facts.admitted;
-            if facts.has_variants && self.world.config.gates.concurrent_admission {
-                // The workload runs as one of its variants, which holds the quota (§23).
-                hold::release(&mut self.world, id);
-                self.pending_queues.forget(&mut self.world, id);
-                return;
-            }
-            let queue = self.world.queue_id(&name);
-            let record = self.world.record(id);
-            let known = record.holding.as_ref().filter(|holding| {
-                holding.queue == queue && record.facts.admission.as_ref() == Some(&holding.admission)
-            });
-            let same = known.is_some();
-            let confirmed = known.is_some_and(|known| known.assumed && Arc::ptr_eq(&known.shape, &record.shape));
-            let unchanged = known.is_some_and(|known| !known.assumed && !relevant && known.admitted == admitted);
-            if record.place != Place::None {
-                self.pending_queues.forget(&mut self.world, id);
-            }
-            if confirmed {
-                // This confirms the assumed admission, which is already counted.
-                hold::confirm(&mut self.world, id, admitted);
-                if admitted {
-                    self.settle_penalty(id, now);
-                }
-            } else if let Some(admission) = self.world.record(id).facts.admission.clone().filter(|_| !unchanged) {
-                let generation = self.world.queue(queue).generation;
-                let before = self.world.record(id).holding.clone();
-                hold::release(&mut self.world, id);
-                hold::hold(&mut self.world, id, queue, admission, admitted, false);
-                let after = self.world.record(id).holding.clone();
-                let freed = match (&before, &after) {
-                    (Some(before), Some(after)) => {
-                        before.queue != after.queue
-                            || before
-                                .usage
-                                .iter()
-                                .any(|(fr, amount)| crate::quota::amount_of(&after.usage, *fr) < *amount)
-                    }
-                    _ => false,
-                };
-                if freed {
-                    let queue = before.map_or(queue, |holding| holding.queue);
-                    self.request_flush(queue, now);
-                } else {
-                    // Confirming or refining an admission that is already counted frees no quota.
-                    self.world.queue_mut(queue).generation = generation;
-                }
-                if admitted && self.world.record(id).facts.active {
-                    self.settle_penalty(id, now);
-                }
-            }
-            if needs_second_pass(&self.world.record(id).facts) {
-                self.pending_queues.second_pass.schedule(id, now);
-            } else {
-                self.pending_queues.second_pass.forget(id);
-            }
-            if !same {
-                self.note_queues(id, effects);
-            }
-            return;
+            return self.settle_admission(id, &name, relevant, effects, now);
         }
         if is_assumed(self.world.record(id)) {
             return;
@@ -221,6 +162,73 @@ impl Engine {
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);
+    }
+
+    /// Updates the quota that a workload with an admission holds.
+    fn settle_admission(&mut self, id: WorkloadId, name: &Name, relevant: bool, effects: &mut Effects, now: Time) {
+        let facts = &self.world.record(id).facts;
+        let admitted = facts.admitted;
+        if facts.has_variants && self.world.config.gates.concurrent_admission {
+            // The workload runs as one of its variants, which holds the quota (§23).
+            hold::release(&mut self.world, id);
+            self.pending_queues.forget(&mut self.world, id);
+            return;
+        }
+        let queue = self.world.queue_id(name);
+        let record = self.world.record(id);
+        let known = record
+            .holding
+            .as_ref()
+            .filter(|holding| holding.queue == queue && record.facts.admission.as_ref() == Some(&holding.admission));
+        let same = known.is_some();
+        let confirmed = known.is_some_and(|known| known.assumed && Arc::ptr_eq(&known.shape, &record.shape));
+        let unchanged = known.is_some_and(|known| !known.assumed && !relevant && known.admitted == admitted);
+        if record.place != Place::None {
+            self.pending_queues.forget(&mut self.world, id);
+        }
+        if confirmed {
+            // This confirms the assumed admission, which is already counted.
+            hold::confirm(&mut self.world, id, admitted);
+            if admitted {
+                self.settle_penalty(id, now);
+            }
+        } else if let Some(admission) = self.world.record(id).facts.admission.clone().filter(|_| !unchanged) {
+            self.hold_anew(id, queue, admission, admitted, now);
+            if admitted && self.world.record(id).facts.active {
+                self.settle_penalty(id, now);
+            }
+        }
+        if needs_second_pass(&self.world.record(id).facts) {
+            self.pending_queues.second_pass.schedule(id, now);
+        } else {
+            self.pending_queues.second_pass.forget(id);
+        }
+        if !same {
+            self.note_queues(id, effects);
+        }
+    }
+
+    /// Replaces the quota that a workload holds, and flushes its earlier queue if that frees some.
+    fn hold_anew(&mut self, id: WorkloadId, queue: QueueId, admission: Admission, admitted: bool, now: Time) {
+        let generation = self.world.queue(queue).generation;
+        let before = self.world.record(id).holding.clone();
+        hold::release(&mut self.world, id);
+        hold::hold(&mut self.world, id, queue, admission, admitted, false);
+        let after = self.world.record(id).holding.clone();
+        let freed = match (&before, &after) {
+            (Some(before), Some(after)) => {
+                before.queue != after.queue
+                    || before.usage.iter().any(|(fr, amount)| crate::quota::amount_of(&after.usage, *fr) < *amount)
+            }
+            _ => false,
+        };
+        if freed {
+            let queue = before.map_or(queue, |holding| holding.queue);
+            self.request_flush(queue, now);
+        } else {
+            // Confirming or refining an admission that is already counted frees no quota.
+            self.world.queue_mut(queue).generation = generation;
+        }
     }
 
     /// Puts a workload without quota into its place in its queue, if it may wait there.

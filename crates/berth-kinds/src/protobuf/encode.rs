@@ -463,26 +463,8 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
             Some(value) => put_raw(out, number, value.to_string().as_bytes()),
             None => put_bytes(out, number, &[]),
         },
-        Kind::SchemaOrArray => {
-            return nested(out, number, |out| match value {
-                Some(Value::Array(schemas)) => put_items(out, 2, schema_kind()?, schemas),
-                Some(schema) => put_single(out, 1, schema_kind()?, Some(schema)),
-                None => Ok(()),
-            });
-        }
-        Kind::SchemaOrFlag => {
-            return nested(out, number, |out| {
-                // `allows` is true for a schema: the schema itself restricts the values.
-                let is_schema = value.is_some_and(Value::is_object);
-                put_integer(out, 1, i64::from(is_schema || flag(value)?));
-                if is_schema { put_single(out, 2, schema_kind()?, value) } else { Ok(()) }
-            });
-        }
-        Kind::SchemaOrTexts => {
-            return nested(out, number, |out| match value {
-                Some(Value::Object(_)) => put_single(out, 1, schema_kind()?, value),
-                value => put_texts(out, 2, value),
-            });
+        Kind::SchemaOrArray | Kind::SchemaOrFlag | Kind::SchemaOrTexts => {
+            return nested(out, number, |out| put_schema_or_other(out, kind, value));
         }
         Kind::Message(place) => {
             let object = match value {
@@ -496,6 +478,24 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
         }
     }
     Ok(())
+}
+
+/// Appends the fields of a message that has a schema or another value.
+fn put_schema_or_other(out: &mut Out, kind: Kind, value: Option<&Value>) -> Result {
+    match (kind, value) {
+        (Kind::SchemaOrFlag, value) => {
+            // `allows` is true for a schema: the schema itself restricts the values.
+            let is_schema = value.is_some_and(Value::is_object);
+            put_integer(out, 1, i64::from(is_schema || flag(value)?));
+            if is_schema { put_single(out, 2, schema_kind()?, value) } else { Ok(()) }
+        }
+        (Kind::SchemaOrArray, Some(Value::Array(schemas))) => put_items(out, 2, schema_kind()?, schemas),
+        (Kind::SchemaOrArray, None) => Ok(()),
+        (Kind::SchemaOrArray, schema) | (_, schema @ Some(Value::Object(_))) => {
+            put_single(out, 1, schema_kind()?, schema)
+        }
+        (_, texts) => put_texts(out, 2, texts),
+    }
 }
 
 fn schema_kind() -> Result<Kind> {

@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
-use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
+use berth_controllers::configuration::{self, Config, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::gpu_exporters::GpuExporters;
 use berth_controllers::metrics::Role;
@@ -146,6 +146,12 @@ pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded>
 }
 
 impl Options {
+    /// The limit of requests that the command line sets.
+    fn client_limit(&self) -> anyhow::Result<Option<Limit>> {
+        let limit = self.kube_api_qps.zip(self.kube_api_burst).map(|(qps, burst)| Limit::new(qps, burst));
+        limit.map(|limit| limit.context("--kube-api-qps and --kube-api-burst must be above 0")).transpose()
+    }
+
     /// The configuration, for controllers in this namespace unless the file names another.
     fn configuration(&self, own_namespace: &str) -> anyhow::Result<Loaded> {
         match (&self.config, &self.feature_gates) {
@@ -218,6 +224,30 @@ async fn dump_on_signal(controllers: Controllers) {
     }
 }
 
+/// What each term of leadership installs: the controllers, written forecasts, the AppWrapper operator
+/// and the health of nodes.
+fn install_of(
+    controllers: Controllers,
+    config: Config,
+    decisions: Decisions,
+    forecasts: Option<written_forecasts::Options>,
+    operator: Option<appwrapper::Options>,
+    node_health: Option<NodeHealth>,
+) -> component::Install {
+    Box::new(move |manager| {
+        controllers.set(berth_controllers::install_with(manager, config.clone(), &decisions));
+        if let Some(options) = forecasts {
+            written_forecasts::install(manager, &controllers, options);
+        }
+        if let Some(options) = &operator {
+            appwrapper::install(manager, options);
+        }
+        if let Some(node_health) = &node_health {
+            node_health.install(manager);
+        }
+    })
+}
+
 async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     // Configuration, from options and file.
     let own_namespace = election::own_namespace();
@@ -240,10 +270,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let pages = options.pages.bind().await?;
     let own = connection.clone();
     let requests = Requests::default();
-    if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
-        let limit = Limit::new(qps, burst).context("--kube-api-qps and --kube-api-burst must be above 0")?;
-        config.client_limit = Some(limit.of_controllers());
-    }
+    config.client_limit = options.client_limit()?.map(Limit::of_controllers).or(config.client_limit);
     let limit = config.client_limit.map(Limit::from);
     let limiter = if options.kube_api_limit_per_kind { Limiter::per_kind(limit) } else { Limiter::of_client(limit) };
     let candidate = election.map(|election| Candidate::new(connection.clone(), election)).transpose()?;
@@ -258,25 +285,13 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client.clone(), clock);
     manager.select(options.controllers.clone());
     let controllers = Controllers::with_gpu_exporters(GpuExporters::new(client.clone(), &options.gpu_exporters));
-    let (installs, settings) = (controllers.clone(), config.clone());
     // All terms of leadership share it, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
     let operator = app_wrappers.as_ref().map(|file| appwrapper::Options::new(file.appwrapper.clone()));
     let transitions = operator.as_ref().map(|options| options.transitions.clone());
     let forecasts = options.forecasts.written();
-    let install: component::Install = Box::new(move |manager| {
-        installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
-        if let Some(options) = forecasts {
-            written_forecasts::install(manager, &installs, options);
-        }
-        if let Some(options) = &operator {
-            appwrapper::install(manager, options);
-        }
-        if let Some(node_health) = &node_health {
-            node_health.install(manager);
-        }
-    });
+    let install = install_of(controllers.clone(), config.clone(), decisions, forecasts, operator, node_health);
     install(&mut manager);
     if !manager.idle().is_empty() {
         tracing::info!("controllers that do not run, by --controllers: {}", manager.idle().join(", "));

@@ -4,7 +4,7 @@ use anyhow::Context;
 use berth_controllers::aggregated;
 use berth_controllers::configuration::{BindAddress, Process, frameworks, process as defaults};
 use berth_controllers::gpu_exporters;
-use berth_controllers::jobs::{self, Suspendable};
+use berth_controllers::jobs;
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use berth_operators::appwrapper;
 use berth_operators::health::monitor;
@@ -294,45 +294,11 @@ fn granted(values: &Values, kind: &str, metadata: Value, rules: Value) -> [Value
     ]
 }
 
-/// The Deployment of the controllers.
+/// The workload of the controllers: priority class, configuration, Service of the metrics,
+/// disruption budget and Deployment.
 fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
-    let mut args = vec!["controller".to_owned(), "--config=/etc/berth/config.yaml".to_owned()];
-    if parts.standby {
-        // Without the Lease, so that the first replica that decides need not wait for it.
-        args.extend(["--controllers=".to_owned(), "--leader-elect=false".to_owned()]);
-    }
-    args.extend(parts.app_wrappers.then(|| "--appwrapper".to_owned()));
-    args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
-    args.extend(parts.node_health.then(|| "--node-health".to_owned()));
-    args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
-    args.extend(parts.gpu_exporters.as_ref().map(|namespace| format!("--gpu-exporters={namespace}")));
-    args.extend(parts.forecasts.as_ref().map(|places| format!("--forecast-annotations={places}")));
-    let of_pages = parts.pages.as_ref().map(Pages::of_pod).unwrap_or_default();
-    args.extend(of_pages.arguments);
-    let namespace = &values.namespace;
-    let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
+    let metadata = |name: &str| metadata(values, name);
     let selector = selector();
-    let settings = &values.settings;
-    let port = |name: &str, number: &Value| json!({"name": name, "containerPort": number, "protocol": "TCP"});
-    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
-    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
-    let mut ports = vec![
-        port("webhook", &settings.webhook_port),
-        port("metrics", &settings.metrics_port),
-        port("health", &settings.health_port),
-    ];
-    ports.extend(of_pages.ports);
-    let mut mounts = vec![
-        json!({"name": "config", "mountPath": "/etc/berth", "readOnly": true}),
-        json!({"name": "certificates", "mountPath": settings.certificates, "readOnly": true}),
-    ];
-    mounts.extend(of_pages.mounts);
-    let mut volumes = vec![
-        json!({"name": "config", "configMap": {"name": "berth-controller-config"}}),
-        // Read only with internalCertManagement.enable: false.
-        json!({"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}}),
-    ];
-    volumes.extend(of_pages.volumes);
     vec![
         json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -355,53 +321,104 @@ fn workload(values: &Values, parts: &Parts) -> Vec<Value> {
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(NAME),
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
         }),
-        json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(NAME),
-            "spec": {
-                "replicas": values.replicas,
-                "selector": {"matchLabels": selector},
-                "template": {
-                    "metadata": {"labels": selector, "annotations": {"kubectl.kubernetes.io/default-container": "controller"}},
-                    "spec": {
-                        "serviceAccountName": SERVICE_ACCOUNT,
-                        "priorityClassName": NAME,
-                        "securityContext": {
-                            "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER,
-                            "seccompProfile": {"type": "RuntimeDefault"},
-                        },
-                        "terminationGracePeriodSeconds": 10,
-                        "topologySpreadConstraints": [{
-                            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-                            "labelSelector": {"matchLabels": selector},
-                        }],
-                        "containers": [{
-                            "name": "controller",
-                            "image": values.image,
-                            "args": args,
-                            "env": [
-                                {"name": "POD_NAME", "valueFrom": field("metadata.name")},
-                                {"name": "POD_IP", "valueFrom": field("status.podIP")},
-                            ],
-                            "ports": ports,
-                            "livenessProbe": probe(&settings.liveness),
-                            "readinessProbe": probe(&settings.readiness),
-                            "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
-                            "resources": {
-                                "requests": {"cpu": "500m", "memory": "512Mi"},
-                                "limits": {"memory": "2Gi"},
-                            },
-                            "securityContext": {
-                                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-                                "capabilities": {"drop": ["ALL"]},
-                            },
-                            "volumeMounts": mounts,
-                        }],
-                        "volumes": volumes,
+        deployment(values, parts),
+    ]
+}
+
+/// Metadata of an object in the namespace of the controllers.
+fn metadata(values: &Values, name: &str) -> Value {
+    json!({"name": name, "namespace": values.namespace, "labels": rights::labels(&[])})
+}
+
+/// The arguments of the controllers, without those of the web pages.
+fn arguments(parts: &Parts) -> Vec<String> {
+    let mut args = vec!["controller".to_owned(), "--config=/etc/berth/config.yaml".to_owned()];
+    if parts.standby {
+        // Without the Lease, so that the first replica that decides need not wait for it.
+        args.extend(["--controllers=".to_owned(), "--leader-elect=false".to_owned()]);
+    }
+    args.extend(parts.app_wrappers.then(|| "--appwrapper".to_owned()));
+    args.extend(parts.metrics_secure.then(|| "--metrics-secure".to_owned()));
+    args.extend(parts.node_health.then(|| "--node-health".to_owned()));
+    args.extend(parts.slack_queue.as_ref().map(|name| format!("--slack-queue={name}")));
+    args.extend(parts.gpu_exporters.as_ref().map(|namespace| format!("--gpu-exporters={namespace}")));
+    args.extend(parts.forecasts.as_ref().map(|places| format!("--forecast-annotations={places}")));
+    args
+}
+
+/// The Deployment of the controllers.
+fn deployment(values: &Values, parts: &Parts) -> Value {
+    let mut args = arguments(parts);
+    let of_pages = parts.pages.as_ref().map(Pages::of_pod).unwrap_or_default();
+    args.extend(of_pages.arguments);
+    let selector = selector();
+    let settings = &values.settings;
+    let port = |name: &str, number: &Value| json!({"name": name, "containerPort": number, "protocol": "TCP"});
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let mut ports = vec![
+        port("webhook", &settings.webhook_port),
+        port("metrics", &settings.metrics_port),
+        port("health", &settings.health_port),
+    ];
+    ports.extend(of_pages.ports);
+    let mut mounts = vec![
+        json!({"name": "config", "mountPath": "/etc/berth", "readOnly": true}),
+        json!({"name": "certificates", "mountPath": settings.certificates, "readOnly": true}),
+    ];
+    mounts.extend(of_pages.mounts);
+    let mut volumes = vec![
+        json!({"name": "config", "configMap": {"name": "berth-controller-config"}}),
+        // Read only with internalCertManagement.enable: false.
+        json!({"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}}),
+    ];
+    volumes.extend(of_pages.volumes);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(values, NAME),
+        "spec": {
+            "replicas": values.replicas,
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": {"labels": selector, "annotations": {"kubectl.kubernetes.io/default-container": "controller"}},
+                "spec": {
+                    "serviceAccountName": SERVICE_ACCOUNT,
+                    "priorityClassName": NAME,
+                    "securityContext": {
+                        "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER,
+                        "seccompProfile": {"type": "RuntimeDefault"},
                     },
+                    "terminationGracePeriodSeconds": 10,
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": {"matchLabels": selector},
+                    }],
+                    "containers": [{
+                        "name": "controller",
+                        "image": values.image,
+                        "args": args,
+                        "env": [
+                            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+                            {"name": "POD_IP", "valueFrom": field("status.podIP")},
+                        ],
+                        "ports": ports,
+                        "livenessProbe": probe(&settings.liveness),
+                        "readinessProbe": probe(&settings.readiness),
+                        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
+                        "resources": {
+                            "requests": {"cpu": "500m", "memory": "512Mi"},
+                            "limits": {"memory": "2Gi"},
+                        },
+                        "securityContext": {
+                            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                            "capabilities": {"drop": ["ALL"]},
+                        },
+                        "volumeMounts": mounts,
+                    }],
+                    "volumes": volumes,
                 },
             },
-        }),
-    ]
+        },
+    })
 }
 
 /// The namespaces that the webhooks exclude.
@@ -411,6 +428,18 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
         all.push(&values.namespace);
     }
     all
+}
+
+/// The webhook of the states of admission checks, which other programs write. The controllers' own
+/// writes are exempt.
+fn of_status(values: &Values, mut hook: Value) -> Value {
+    hook["rules"][0]["operations"] = json!(["UPDATE"]);
+    // Service accounts of this installation only: a user with rights in another namespace could
+    // create an account with the same name there.
+    let own = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT}", values.namespace_in_text);
+    let expression = format!("request.userInfo.username != '{own}'");
+    hook["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
+    hook
 }
 
 /// One webhook configuration. Jobs without a queue never depend on a webhook. Jobs with a queue are
@@ -436,10 +465,21 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
             }],
         })
     };
-    let managed = json!([{"key": QUEUE_NAME, "operator": "Exists"}]);
-    let unmanaged = json!([{"key": QUEUE_NAME, "operator": "DoesNotExist"}]);
     let elsewhere = json!({"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": unmanaged_namespaces(values)}]});
+    let held = if parts.hold_policy.is_some() { "Ignore" } else { "Fail" };
+    // One webhook for objects with a queue, and one for the others, which must not be rejected.
+    let pair = |group: &str, version: &str, name: &str| {
+        let with_label = |mut hook: Value, operator: &str| {
+            hook["objectSelector"] = json!({"matchExpressions": [{"key": QUEUE_NAME, "operator": operator}]});
+            hook["namespaceSelector"] = elsewhere.clone();
+            hook
+        };
+        [
+            with_label(hook(&format!("queued-{name}"), group, version, &[name], held), "Exists"),
+            with_label(hook(name, group, version, &[name], "Ignore"), "DoesNotExist"),
+        ]
+    };
     let mut hooks = Vec::new();
     if parts.app_wrappers {
         // Before the webhook that suspends AppWrappers with a queue: this one adds the default
@@ -450,44 +490,21 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         hooks.push(own);
     }
     hooks.extend([hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")]);
-    let held = if parts.hold_policy.is_some() { "Ignore" } else { "Fail" };
-    for Suspendable { group, version, resource: name, .. } in &jobs::suspendable() {
-        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
-        queued["objectSelector"] = json!({ "matchExpressions": managed });
-        queued["namespaceSelector"] = elsewhere.clone();
-        // A job without a queue may get its namespace's default queue, but must not be rejected.
-        let mut others = hook(name, group, version, &[name], "Ignore");
-        others["objectSelector"] = json!({ "matchExpressions": unmanaged });
-        others["namespaceSelector"] = elsewhere.clone();
-        hooks.extend([queued, others]);
-    }
+    // A job without a queue may get its namespace's default queue.
+    let suspendable = jobs::suspendable();
+    hooks.extend(suspendable.iter().flat_map(|it| pair(&it.group, &it.version, &it.resource)));
     // Pods, and kinds that create pods. Objects without a queue may get their namespace's default
-    // queue, or be held if all jobs are managed, but must not be rejected.
+    // queue, or be held if all jobs are managed.
     for (group, version, name) in [
         ("", "v1", "pods"),
         ("apps", "v1", "deployments"),
         ("apps", "v1", "statefulsets"),
         ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
     ] {
-        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
-        queued["objectSelector"] = json!({ "matchExpressions": managed });
-        queued["namespaceSelector"] = elsewhere.clone();
-        let mut others = hook(name, group, version, &[name], "Ignore");
-        others["objectSelector"] = json!({ "matchExpressions": unmanaged });
-        others["namespaceSelector"] = elsewhere.clone();
-        hooks.extend([queued, others]);
+        hooks.extend(pair(group, version, name));
     }
     if kind == "ValidatingWebhookConfiguration" {
-        // Other programs write the states of admission checks. The controllers' own writes are
-        // exempt.
-        let mut status = hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail");
-        status["rules"][0]["operations"] = json!(["UPDATE"]);
-        // Service accounts of this installation only: a user with rights in another namespace could
-        // create an account with the same name there.
-        let own = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT}", values.namespace_in_text);
-        let expression = format!("request.userInfo.username != '{own}'");
-        status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
-        hooks.push(status);
+        hooks.push(of_status(values, hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail")));
     }
     if kind == "MutatingWebhookConfiguration" {
         for hook in &mut hooks {

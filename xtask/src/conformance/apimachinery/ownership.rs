@@ -425,8 +425,8 @@ fn reliant(object: &Value, from: &str, to: &str) -> Result<Value, ConversionErro
     Ok(Value::Object(result))
 }
 
-fn script(case: &Case) -> Verdict {
-    // Schemas, converter and ignored fields of the case.
+/// The converter with the schemas of the case, and the ignored fields by version.
+fn schemas(case: &Case) -> Result<(Converter, BTreeMap<String, Ignored>), String> {
     let parser = input(case, "parser");
     let parser_text =
         |parser: &Value, key: &str| parser.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -434,11 +434,7 @@ fn script(case: &Case) -> Verdict {
         Value::String(kind) => kind.clone(),
         other => parser_text(other, "kind"),
     };
-    let accepted = |value: &Value| -> Option<BTreeSet<String>> {
-        let list = value.as_array()?;
-        Some(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-    };
-    let mut converter = Converter {
+    let converter = Converter {
         kind: converter_kind,
         types: Arc::new(match parser {
             Value::String(id) => schema(case, id)?,
@@ -447,8 +443,8 @@ fn script(case: &Case) -> Verdict {
         type_for_version: !parser.get("typeForVersion").unwrap_or(&Value::Null).is_null()
             && parser.get("typeForVersion") != Some(&json!(false)),
         type_name: parser_text(parser, "type"),
-        accepted: accepted(input(case, "acceptedVersions"))
-            .or_else(|| accepted(input(case, "converter").get("versions").unwrap_or(&Value::Null))),
+        accepted: accepted_versions(input(case, "acceptedVersions"))
+            .or_else(|| accepted_versions(input(case, "converter").get("versions").unwrap_or(&Value::Null))),
     };
     let mut ignored = BTreeMap::new();
     for (version, entry) in input(case, "ignoredFields").as_object().into_iter().flatten() {
@@ -457,6 +453,68 @@ fn script(case: &Case) -> Verdict {
     for (version, entry) in input(case, "ignoreFilter").as_object().into_iter().flatten() {
         ignored.insert(version.clone(), filter(entry)?);
     }
+    Ok((converter, ignored))
+}
+
+/// A list of accepted versions; `None` if all are.
+fn accepted_versions(value: &Value) -> Option<BTreeSet<String>> {
+    let list = value.as_array()?;
+    Some(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+/// A step that changes the live object.
+struct Request<'a> {
+    op: &'a str,
+    manager: &'a str,
+    new: Versioned<'a>,
+}
+
+impl Request<'_> {
+    /// The new live object, if it changes, and its managers. `exists` is false for the first step.
+    fn run(
+        &self,
+        updater: &Updater<'_>,
+        live: Versioned<'_>,
+        exists: bool,
+        managers: &Managers,
+    ) -> Result<(Option<Value>, Managers), ApplyError> {
+        let typing = || {
+            let typing = updater.versions.typing(self.new.version);
+            typing.map_err(|_| ApplyError::Conversion("no such version".to_owned()))
+        };
+        match self.op {
+            "Update" => {
+                let typing = typing()?;
+                apply::validate(&typing.types, &typing.root, self.new.object, true)?;
+                let managers = updater.update(live, self.new, managers, self.manager)?;
+                Ok((Some(self.new.object.clone()), managers))
+            }
+            "ExtractApply" => {
+                let applied = match managers.get(self.manager).filter(|_| exists) {
+                    Some(owned) => {
+                        let extracted = updater.extracted(live, owned, true)?;
+                        let typing = typing()?;
+                        apply::merge(&typing.types, &typing.root, &extracted, self.new.object)?
+                    }
+                    None => self.new.object.clone(),
+                };
+                let applied = Versioned { object: &applied, version: self.new.version };
+                updater.apply(live, applied, managers, self.manager, true)
+            }
+            op => updater.apply(live, self.new, managers, self.manager, op == "ForceApply"),
+        }
+    }
+}
+
+/// The conflicts that a step expects: manager and path.
+fn wanted_conflicts(step: &Value) -> BTreeSet<(String, String)> {
+    let text = |conflict: &Value, key: &str| conflict.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let wanted = step.get("wantConflicts").and_then(Value::as_array).into_iter().flatten();
+    wanted.map(|conflict| (text(conflict, "manager"), text(conflict, "path"))).collect()
+}
+
+fn script(case: &Case) -> Verdict {
+    let (mut converter, ignored) = schemas(case)?;
     let return_unchanged = input(case, "returnInputOnNoop").as_bool().unwrap_or_default();
     // Run the steps on the live object and its managers.
     let mut live: Option<(Value, String)> = None;
@@ -477,7 +535,7 @@ fn script(case: &Case) -> Verdict {
             }
             "AcceptVersions" => {
                 converter.accepted =
-                    accepted(step.get("versions").or(step.get("acceptedVersions")).unwrap_or(&Value::Null));
+                    accepted_versions(step.get("versions").or(step.get("acceptedVersions")).unwrap_or(&Value::Null));
                 continue;
             }
             _ => {}
@@ -501,38 +559,11 @@ fn script(case: &Case) -> Verdict {
         let (live_object, live_version) = live.clone().unwrap_or((Value::Null, version.clone()));
         let live_here = Versioned { object: &live_object, version: &live_version };
         let updater = Updater { versions: &converter, ignored: &ignored, return_unchanged };
-        let result: Result<(Option<Value>, Managers), ApplyError> = (|| match op {
-            "Update" => {
-                let typing =
-                    converter.typing(&version).map_err(|_| ApplyError::Conversion("no such version".to_owned()))?;
-                apply::validate(&typing.types, &typing.root, object, true)?;
-                let new = Versioned { object, version: &version };
-                let managers = updater.update(live_here, new, &managers, manager)?;
-                Ok((Some(object.clone()), managers))
-            }
-            "ExtractApply" => {
-                let applied = match (&live, managers.get(manager)) {
-                    (Some(_), Some(owned)) => {
-                        let extracted = updater.extracted(live_here, owned, true)?;
-                        let typing = converter
-                            .typing(&version)
-                            .map_err(|_| ApplyError::Conversion("no such version".to_owned()))?;
-                        apply::merge(&typing.types, &typing.root, &extracted, object)?
-                    }
-                    _ => object.clone(),
-                };
-                updater.apply(live_here, Versioned { object: &applied, version: &version }, &managers, manager, true)
-            }
-            op => {
-                let applied = Versioned { object, version: &version };
-                updater.apply(live_here, applied, &managers, manager, op == "ForceApply")
-            }
-        })();
-        match result {
+        let request = Request { op, manager, new: Versioned { object, version: &version } };
+        match request.run(&updater, live_here, live.is_some(), &managers) {
             Ok((object, new_managers)) => {
-                if let Some(wanted) = step.get("wantConflicts").and_then(Value::as_array)
-                    && !wanted.is_empty()
-                {
+                let wanted = wanted_conflicts(step);
+                if !wanted.is_empty() {
                     return Err(format!("step {number}: want conflicts {wanted:?}, got none"));
                 }
                 if let Some(object) = object {
@@ -540,20 +571,10 @@ fn script(case: &Case) -> Verdict {
                 }
                 managers = new_managers;
             }
-            Err(ApplyError::Conflicts(conflicts))
-                if step.get("wantConflicts").is_some_and(|w| w.as_array().is_some_and(|w| !w.is_empty())) =>
-            {
+            Err(ApplyError::Conflicts(conflicts)) if !wanted_conflicts(step).is_empty() => {
                 let got: BTreeSet<(String, String)> =
                     conflicts.iter().map(|c| (c.manager.clone(), apply::path_text(&c.path))).collect();
-                let wanted: BTreeSet<(String, String)> = step["wantConflicts"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(|c| {
-                        let path = c.get("path").and_then(Value::as_str).unwrap_or_default();
-                        (c.get("manager").and_then(Value::as_str).unwrap_or_default().to_owned(), path.to_owned())
-                    })
-                    .collect();
+                let wanted = wanted_conflicts(step);
                 if got != wanted {
                     return Err(format!("step {number}: conflicts: got {got:?}, want {wanted:?}"));
                 }
@@ -588,6 +609,11 @@ fn script(case: &Case) -> Verdict {
         };
         equal("object", &object, want(case, "object"))?;
     }
+    compare_managers(case, &managers)
+}
+
+/// Compares the managers at the end with the expected ones. None may have an empty entry.
+fn compare_managers(case: &Case, managers: &Managers) -> Verdict {
     if !want(case, "managed").is_null() {
         let wanted = read_managers(want(case, "managed"))?;
         let show = |managers: &Managers| {
@@ -601,7 +627,7 @@ fn script(case: &Case) -> Verdict {
                 managers.get(name).is_some_and(|got| got.set == wanted.set && got.version == wanted.version)
             });
         if !equal {
-            return Err(format!("managed: got {}\nwant {}", show(&managers), show(&wanted)));
+            return Err(format!("managed: got {}\nwant {}", show(managers), show(&wanted)));
         }
     }
     match managers.iter().find(|(_, owned)| owned.set.is_empty()) {

@@ -45,23 +45,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
     let mut builder = manager.controller("job-pod");
     if let Some(sets) = &sets {
         let gates = config.gates();
-        builder = builder.watch(sets, move |delta| {
-            let set = delta.latest();
-            let uid = set.uid().unwrap_or_default();
-            let queue = |set: &StatefulSet| set.labels().get(labels::QUEUE_NAME).cloned();
-            let both = delta.old.as_ref().zip(delta.new.as_ref());
-            let mut keys = BTreeSet::new();
-            if both.is_some_and(|(old, new)| queue(old) != queue(new)) {
-                keys.extend(by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod, &gates)));
-            }
-            // Its status does not matter.
-            if both.is_none_or(|(old, new)| old.spec != new.spec || old.labels() != new.labels()) {
-                let names = stateful_set::group_names(&set.name_any(), &uid, &gates);
-                let namespace = set.namespace().unwrap_or_default();
-                keys.extend(names.map(|name| Unit::Group { name }.key(&namespace)));
-            }
-            keys
-        });
+        builder =
+            builder.watch(sets, move |delta| keys_of_set(delta.old.as_deref(), delta.new.as_deref(), &by_set, &gates));
     }
     // The pods of a replica may have been seen before their set.
     let of_sets = pods.index(|pod: &Pod| {
@@ -105,6 +90,30 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
             keys
         })
         .run(reconciler);
+}
+
+/// The pods and groups that a change of a StatefulSet concerns.
+fn keys_of_set(
+    old: Option<&StatefulSet>,
+    new: Option<&StatefulSet>,
+    by_set: &Index<Pod>,
+    gates: &Gates,
+) -> BTreeSet<ObjectKey> {
+    let mut keys = BTreeSet::new();
+    let Some(set) = new.or(old) else { return keys };
+    let uid = set.uid().unwrap_or_default();
+    let queue = |set: &StatefulSet| set.labels().get(labels::QUEUE_NAME).cloned();
+    let both = old.zip(new);
+    if both.is_some_and(|(old, new)| queue(old) != queue(new)) {
+        keys.extend(by_set.get(&uid).iter().filter_map(|pod| key_of_pod(pod, gates)));
+    }
+    // Its status does not matter.
+    if both.is_none_or(|(old, new)| old.spec != new.spec || old.labels() != new.labels()) {
+        let names = stateful_set::group_names(&set.name_any(), &uid, gates);
+        let namespace = set.namespace().unwrap_or_default();
+        keys.extend(names.map(|name| Unit::Group { name }.key(&namespace)));
+    }
+    keys
 }
 
 fn key_of_pod(pod: &Pod, gates: &Gates) -> Option<ObjectKey> {

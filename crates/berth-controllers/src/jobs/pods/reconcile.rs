@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::ResourceExt;
 
-use super::group::{self, Group};
+use super::group::{self, Group, Surplus};
 use super::{Unit, kind, prebuilt, replica, stateful_set};
 use crate::conditions;
 use crate::gates::Gate;
@@ -392,7 +392,6 @@ impl Reconcile<'_> {
     // -- reconciling pods with their workload -----------------------------------------------------
 
     pub(super) fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
-        let now = self.context.now;
         // The run has ended, or ends now.
         if status::is_finished(&workload) {
             self.with_finished(workload);
@@ -408,12 +407,7 @@ impl Reconcile<'_> {
         }
         if let Some(finished) = self.group.finished() {
             let reason = if finished.success { finished::SUCCEEDED } else { finished::FAILED };
-            if status::finish(&mut workload, reason, &finished.message, now) {
-                self.write_status(&workload);
-                let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.report(PlannedEvent::normal(events::FINISHED_WORKLOAD, message));
-            }
-            self.finalize_all();
+            self.finish(workload, reason, &finished.message);
             return Ok(());
         }
         // The pods must be those that the workload counts.
@@ -430,17 +424,7 @@ impl Reconcile<'_> {
             self.delete_workload(&workload);
             return Err(PlanError::NoMatchingWorkloads);
         }
-        for pod in &surplus.excess {
-            self.finalize(pod);
-            if !group::is_deleting(pod) {
-                self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-                let event = PlannedEvent::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
-                self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
-            }
-        }
-        for pod in &surplus.replaced {
-            self.finalize(pod);
-        }
+        self.remove_surplus(&surplus);
         // The workload follows its pods: owners, labels, conditions.
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
@@ -481,6 +465,31 @@ impl Reconcile<'_> {
             self.report(PlannedEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
         }
         Ok(())
+    }
+
+    /// Writes that the run has ended, and releases its pods.
+    fn finish(&mut self, mut workload: Workload, reason: &str, message: &str) {
+        if status::finish(&mut workload, reason, message, self.context.now) {
+            self.write_status(&workload);
+            let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
+            self.report(PlannedEvent::normal(events::FINISHED_WORKLOAD, message));
+        }
+        self.finalize_all();
+    }
+
+    /// Deletes excess pods, and releases those that others have replaced.
+    fn remove_surplus(&mut self, surplus: &Surplus) {
+        for pod in &surplus.excess {
+            self.finalize(pod);
+            if !group::is_deleting(pod) {
+                self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
+                let event = PlannedEvent::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
+                self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
+            }
+        }
+        for pod in &surplus.replaced {
+            self.finalize(pod);
+        }
     }
 
     /// Gives waiting pods the names that the Workload has for their roles. Returns true if the plan
