@@ -355,5 +355,6 @@ async fn in_a_busy_cluster_most_workloads_are_written_once() {
     let reasons = waiting.iter().filter(|it| condition(it, "QuotaReserved") == "False/WaitingForQuota").count();
     let [reports, admissions, evictions] = decisions(&cluster.writes.lock().unwrap());
     assert_eq!((reasons, admissions, evictions), (16, 3 + 4, 0));
-    assert!((16..=18).contains(&reports), "{reports} reports");
+    // Each of the 20 waits at least until `ms2000-ends` ends, and has its reason meanwhile.
+    assert!((16..=20).contains(&reports), "{reports} reports");
 }
