@@ -103,7 +103,7 @@ fn row(html: &mut Html, stay: &Stay, now: i64) {
     html.line("td", "number", ago(queued));
     html.line("td", "number", span(queued, admitted.unwrap_or(end)));
     html.line("td", "number", span(admitted, end));
-    html.class("td", jobs::class(stay.state), |html| {
+    html.class("td", state::class(stay.state), |html| {
         html.text(stay.state.name());
         html.text(ended.map(|_| format!(" {}", ago(ended))).unwrap_or_default());
     });
