@@ -63,7 +63,8 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
             html.line("p", "quiet", "No job was preempted in this period.");
             return;
         }
-        html.line("p", "quiet", format_args!("{count} preemptions, the newest {} first.", evicted.len()));
+        let preemptions = if count == 1 { "preemption" } else { "preemptions" };
+        html.line("p", "quiet", format_args!("{count} {preemptions}, the newest {} first.", evicted.len()));
         table(html, &evicted, &decisions, now);
     })
 }

@@ -302,7 +302,7 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
         Column::Wide("REASON"),
         Column::Wide("PRIORITY"),
         Column::Wide("CLUSTER QUEUE"),
-        Column::Wide("HOLDS"),
+        Column::Wide("QUOTA"),
         Column::Wide("START"),
         Column::Wide("WORKLOAD"),
     ];
@@ -324,7 +324,7 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
             stay.shown_reason().to_owned(),
             stay.priority.to_string(),
             or_none(&stay.cluster_queue),
-            holds(stay),
+            quota(stay),
             moment(stay.admitted.as_ref()),
             stay.workload.name.clone(),
         ]
@@ -346,7 +346,14 @@ fn job_of(stay: &Stay) -> String {
     stay.job.as_ref().map_or_else(|| stay.workload.name.clone(), |job| job.name.clone())
 }
 
+/// The quota that a job holds now; none after its end. The pods of an evicted job still stop.
 fn holds(stay: &Stay) -> String {
+    let holds_quota = !stay.state.is_end() || matches!(stay.state, StayState::Preempted | StayState::Evicted);
+    if holds_quota { quota(stay) } else { or_none("") }
+}
+
+/// The quota of a stay, which may have ended.
+fn quota(stay: &Stay) -> String {
     let amounts = stay.holds.iter().map(|it| format!("{} {} of {}", it.amount.0, it.resource, it.flavor));
     or_none(&amounts.collect::<Vec<_>>().join(", "))
 }
@@ -361,7 +368,8 @@ fn span(from: Option<&Time>, to: Option<&Time>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::berth::explanation::{Job, ObjectName};
+    use berth_api::berth::explanation::{Held, Job, ObjectName};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     use super::*;
 
@@ -409,6 +417,18 @@ mod tests {
         let list = rows(&queue_list(&[untried, held], at(10).0, None));
         assert_eq!(list[0].last().map(String::as_str), Some("NotTriedYet"));
         assert_eq!(list[1].len(), 8, "without a reason: {:?}", list[1]);
+    }
+
+    #[test]
+    fn a_finished_job_holds_nothing_now() {
+        let held = Held { flavor: "spot".to_owned(), resource: "cpu".to_owned(), amount: Quantity("4".to_owned()) };
+        let with = |state: StayState| Stay { holds: vec![held.clone()], ..stay("train", state) };
+        let shown = |list: Listing| list.render(&Format::Wide).expect("text").contains("4 cpu of spot");
+        for state in StayState::ALL {
+            let holds = ["Running", "Reserved", "Waiting", "Held", "Preempted", "Evicted"].contains(&state.name());
+            assert_eq!(shown(queue_list(&[with(state)], at(10).0, None)), holds, "{state:?}");
+            assert!(shown(jobs_list(&[with(state)], at(10).0)), "its stay had the quota");
+        }
     }
 
     #[test]
