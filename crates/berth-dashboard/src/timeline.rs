@@ -55,7 +55,7 @@ pub fn show(html: &mut Html, history: &WorkloadHistory, now: Timestamp) {
     if let (Some(start), Some(end)) = (start, end) {
         bar(html, &spans, start, end);
     }
-    let columns = ["#Queued", "#Waited", "#Ran for", "Ended", "Reason", "Held"];
+    let columns = ["#Queued", "#Waited", "#Ran for", "State", "Reason", "Quota"];
     layout::table(html, &columns, |html| {
         html.class("tbody", "", |html| {
             for stay in history.stays.iter().rev().take(STAYS_MAX) {

@@ -368,8 +368,13 @@ fn span(from: Option<&Time>, to: Option<&Time>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use berth_api::berth::explanation::{Held, Job, ObjectName};
+    use berth_controllers::usage::parameter;
+    use http::{Request, Response};
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use kube::client::Body;
 
     use super::*;
 
@@ -417,6 +422,45 @@ mod tests {
         let list = rows(&queue_list(&[untried, held], at(10).0, None));
         assert_eq!(list[0].last().map(String::as_str), Some("NotTriedYet"));
         assert_eq!(list[1].len(), 8, "without a reason: {:?}", list[1]);
+    }
+
+    /// Options on a command line.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: QueueOptions,
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_selected_by_the_server_and_read_page_by_page() {
+        // A server with five jobs, of which a response has two. One job moves to the next page.
+        let answers = tower::service_fn(|request: Request<Body>| {
+            let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+            let offset: usize = parameter(&query, "offset").and_then(|text| text.parse().ok()).expect("an offset");
+            let page = match offset {
+                0 => vec!["a", "b"],
+                2 => vec!["b", "c"],
+                4 => vec!["d"],
+                _ => Vec::new(),
+            };
+            let job = |name: &&str| CurrentJob {
+                stay: Stay { uid: (*name).to_owned(), ..stay(name, StayState::Running) },
+                ..CurrentJob::default()
+            };
+            let items: Vec<CurrentJob> = page.iter().map(job).collect();
+            let is_asked = path == "/apis/explain.berth.dev/v1alpha1/namespaces/team/currentjobs"
+                && ["user", "queue", "labels", "state"].map(|name| parameter(&query, name).unwrap_or_default())
+                    == ["alice", "main", "tier in (a,b)", "Running,Held"];
+            let total = if is_asked { 5 } else { 0 };
+            let found = CurrentJobs { total, items, now: Some(at(9)), ..CurrentJobs::default() };
+            let body = serde_json::to_vec(&found).expect("JSON");
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body))))
+        });
+        let words = ["berth", "-u", "alice", "-q", "main", "-l", "tier in (a,b)", "-s", "running,held"];
+        let options = <Line as clap::Parser>::parse_from(words).options;
+        let found = options.current(&Client::new(answers, "team"), "team").await.expect("jobs");
+        let names: Vec<&str> = found.jobs.iter().map(|job| job.stay.uid.as_str()).collect();
+        assert_eq!((names, found.now), (vec!["a", "b", "c", "d"], at(9).0));
     }
 
     #[test]
