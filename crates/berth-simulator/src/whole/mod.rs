@@ -86,10 +86,11 @@ async fn run(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeE
     let mut names = Names::default();
     let start = timestamp(replay.start());
     let clock = Clock::scaled(start.checked_sub(signed(BEFORE)).unwrap_or(start), 1.0);
-    let configuration = replay.policy().configuration.clone();
+    let configuration = Some(objects::configuration(replay.policy()));
     let options = Options {
         // Events would be half of the writes. Nothing can read them during the replay.
         unattended: true,
+        jobs_only: true,
         ..Options::in_memory(clock.clone(), 1, Some(objects::cluster()), configuration)
     };
     let embedded = Embedded::start(options).await?;
