@@ -299,7 +299,7 @@ fn cell(html: &mut Html, column: &str, job: &CurrentJob, given: &Parameters, now
         "queue" => filter(html, "queue", &stay.cluster_queue),
         "localqueue" => filter(html, "queue", &stay.queue),
         "user" => filter(html, "user", &stay.user),
-        "state" => html.line("td", class(stay.state), stay.state.name()),
+        "state" => html.line("td", state::class(stay.state), stay.state.name()),
         "priority" => html.line("td", "number", stay.priority),
         "pods" => html.line("td", "number", stay.pods),
         "wait" => html.line("td", "number", seconds(queued, admitted.or(ended).or(Some(now)))),
@@ -326,16 +326,6 @@ pub fn holds(held: &[Held]) -> String {
     let texts: Vec<String> =
         held.iter().map(|it| format!("{} {} of {}", it.amount.0, it.resource, it.flavor)).collect();
     texts.join(", ")
-}
-
-/// The CSS class of a state.
-pub fn class(state: StayState) -> &'static str {
-    match state {
-        StayState::Waiting | StayState::Reserved | StayState::Held => "nowrap wait",
-        StayState::Running | StayState::Succeeded => "nowrap good",
-        StayState::Failed | StayState::Preempted | StayState::Evicted => "nowrap bad",
-        StayState::Finished | StayState::Deleted => "nowrap quiet",
-    }
 }
 
 /// Links that add and remove columns.

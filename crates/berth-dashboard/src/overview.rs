@@ -77,7 +77,7 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked, from: usize) -> Response
             "#Lent",
             "Next start",
             "#Waiting",
-            "#Admitted",
+            "#Running",
         ];
         layout::table(html, &columns, |html| {
             for at in from..from + count {
@@ -102,13 +102,13 @@ fn summary(html: &mut Html, nodes: &[Node]) {
     let plural = |count: i64, one: &'static str, many: &'static str| if count == 1 { one } else { many };
     let cohorts = i64::try_from(nodes.iter().filter(|node| node.is_cohort).count()).unwrap_or(i64::MAX);
     let text = format!(
-        "{count} {} in {cohorts} {}; {} {} and {} {} admitted.",
+        "{count} {} in {cohorts} {}; {} {} and {} {}.",
         plural(count, "ClusterQueue", "ClusterQueues"),
         plural(cohorts, "cohort", "cohorts"),
         all.waiting,
         plural(all.waiting, "workload waits", "workloads wait"),
         all.admitted,
-        plural(all.admitted, "is", "are"),
+        plural(all.admitted, "runs", "run"),
     );
     html.line("p", "quiet", text);
 }

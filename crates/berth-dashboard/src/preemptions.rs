@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::dashboard::Dashboard;
 use crate::html::{Href, Html};
-use crate::jobs::{class, holds};
+use crate::jobs::holds;
 use crate::layout::{self, cannot, notice};
 use crate::read::{self, Unread};
 use crate::request::{Asked, Parameters};
@@ -63,7 +63,8 @@ pub async fn page(dashboard: &Dashboard, asked: &Asked) -> Response<String> {
             html.line("p", "quiet", "No job was preempted in this period.");
             return;
         }
-        html.line("p", "quiet", format_args!("{count} preemptions, the newest {} first.", evicted.len()));
+        let preemptions = if count == 1 { "preemption" } else { "preemptions" };
+        html.line("p", "quiet", format_args!("{count} {preemptions}, the newest {} first.", evicted.len()));
         table(html, &evicted, &decisions, now);
     })
 }
@@ -128,7 +129,7 @@ fn row(html: &mut Html, stay: &Stay, record: Option<&DecisionRecord>, now: Times
             html.line("div", "quiet", format_args!("of {}", it.preemptor_cluster_queue));
         }
         Some((it, None)) => html.line("span", "quiet", format_args!("a job of {}", it.preemptor_cluster_queue)),
-        None => html.line("span", class(stay.state), &stay.reason),
+        None => html.line("span", state::class(stay.state), &stay.reason),
     });
     html.line("td", "long", preemption.map_or("", |it| it.rule.as_str()));
 }

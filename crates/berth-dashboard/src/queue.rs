@@ -4,6 +4,7 @@
 use berth_api::berth::explanation::ClusterQueueHolders;
 use berth_api::berth::usage::NOT_TRIED_YET;
 use berth_api::kueue::v1beta2::{ClusterQueue, Workload};
+use berth_controllers::decisions::stay;
 use berth_controllers::explain::ask;
 use berth_controllers::visibility;
 use futures::StreamExt;
@@ -18,7 +19,7 @@ use crate::jobs::holds;
 use crate::layout::{self, cannot, notice, quota, usage};
 use crate::read::{self, Unread};
 use crate::request::Asked;
-use crate::state::{self, State};
+use crate::state;
 use crate::tree;
 
 /// Number of waiting workloads on one page. Each Workload is read, because its status contains the
@@ -111,7 +112,7 @@ fn head(html: &mut Html, queue: &ClusterQueue) {
         let counts = node.workloads;
         entry(
             "Workloads",
-            format!("{} waiting, {} holding quota, {} admitted", counts.waiting, counts.reserving, counts.admitted),
+            format!("{} waiting, {} holding quota, {} running", counts.waiting, counts.reserving, counts.admitted),
         );
     });
     html.line("h2", "", "Quota");
@@ -256,12 +257,8 @@ fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Part<'_>, o
                 html.line("td", "nowrap", job(holder.metadata.owner_references.as_deref()));
                 html.line("td", "nowrap", &holder.local_queue_name);
                 html.line("td", "number", holder.priority);
-                let state = match (&holder.evicted, holder.admitted) {
-                    (Some(_), _) => State::Evicted,
-                    (None, true) => State::Admitted,
-                    (None, false) => State::QuotaReserved,
-                };
-                html.line("td", state.class(), state.as_str());
+                let of_holder = stay::state_of_holder(holder.admitted, holder.evicted.as_deref());
+                html.line("td", state::class(of_holder), of_holder.name());
                 html.line("td", "long", holds(&holder.holds));
                 let since = holder.since.as_ref().map(|since| now.as_second() - since.0.as_second());
                 html.line("td", "number", since.map(state::duration).unwrap_or_default());

@@ -1,5 +1,7 @@
-//! State of a Workload in one word, from its object.
+//! How pages show states, ages and messages of objects. The words of states are those of
+//! [`StayState`], as on the command line.
 
+use berth_api::berth::usage::StayState;
 use berth_api::kueue::v1beta2::Workload;
 use berth_apimachinery::table::human_duration;
 use jiff::Timestamp;
@@ -8,62 +10,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 /// Maximum number of characters of a message in a table.
 const MESSAGE_MAX: usize = 240;
 
-/// State of a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Waits for quota.
-    Waiting,
-    /// Holds quota, and waits for admission checks.
-    QuotaReserved,
-    /// Admitted.
-    Admitted,
-    /// Is being evicted.
-    Evicted,
-    /// Finished.
-    Finished,
-    /// `spec.active` is false.
-    Inactive,
-}
-
-impl State {
-    /// The state as a word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            State::Waiting => "Waiting",
-            State::QuotaReserved => "Quota reserved",
-            State::Admitted => "Admitted",
-            State::Evicted => "Being evicted",
-            State::Finished => "Finished",
-            State::Inactive => "Inactive",
-        }
-    }
-
-    /// The CSS class that colours the state.
-    pub fn class(self) -> &'static str {
-        match self {
-            State::Waiting | State::QuotaReserved => "nowrap wait",
-            State::Admitted => "nowrap good",
-            State::Evicted => "nowrap bad",
-            State::Finished | State::Inactive => "nowrap quiet",
-        }
-    }
-}
-
 /// A condition of a workload.
 pub fn condition<'a>(workload: &'a Workload, name: &str) -> Option<&'a Condition> {
     workload.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == name)
 }
 
-/// The state of a workload.
-pub fn of(workload: &Workload) -> State {
-    let is = |name: &str| condition(workload, name).is_some_and(|condition| condition.status == "True");
-    match workload {
-        _ if is("Finished") => State::Finished,
-        _ if is("Evicted") && is("QuotaReserved") => State::Evicted,
-        _ if is("Admitted") => State::Admitted,
-        _ if is("QuotaReserved") => State::QuotaReserved,
-        _ if workload.spec.active == Some(false) => State::Inactive,
-        _ => State::Waiting,
+/// The CSS class that colours the state of a job.
+pub fn class(state: StayState) -> &'static str {
+    match state {
+        StayState::Waiting | StayState::Reserved => "nowrap wait",
+        StayState::Running | StayState::Succeeded => "nowrap good",
+        StayState::Failed | StayState::Preempted | StayState::Evicted => "nowrap bad",
+        StayState::Held | StayState::Finished | StayState::Deleted => "nowrap quiet",
     }
 }
 

@@ -55,7 +55,7 @@ pub fn show(html: &mut Html, history: &WorkloadHistory, now: Timestamp) {
     if let (Some(start), Some(end)) = (start, end) {
         bar(html, &spans, start, end);
     }
-    let columns = ["#Queued", "#Waited", "#Ran for", "Ended", "Reason", "Held"];
+    let columns = ["#Queued", "#Waited", "#Ran for", "State", "Reason", "Quota"];
     layout::table(html, &columns, |html| {
         html.class("tbody", "", |html| {
             for stay in history.stays.iter().rev().take(STAYS_MAX) {
@@ -103,7 +103,7 @@ fn row(html: &mut Html, stay: &Stay, now: i64) {
     html.line("td", "number", ago(queued));
     html.line("td", "number", span(queued, admitted.unwrap_or(end)));
     html.line("td", "number", span(admitted, end));
-    html.class("td", jobs::class(stay.state), |html| {
+    html.class("td", state::class(stay.state), |html| {
         html.text(stay.state.name());
         html.text(ended.map(|_| format!(" {}", ago(ended))).unwrap_or_default());
     });

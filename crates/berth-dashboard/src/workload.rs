@@ -1,9 +1,11 @@
 //! The page of one workload: its state, its conditions, and the whole explanation.
 
 use berth_api::berth::explanation::WorkloadExplanation;
-use berth_api::berth::usage::WorkloadHistory;
+use berth_api::berth::usage::{StayState, WorkloadHistory};
 use berth_api::kueue::v1beta2::Workload;
+use berth_controllers::decisions::stay;
 use berth_controllers::explain::ask;
+use berth_controllers::workload::status;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -19,7 +21,7 @@ use crate::pods;
 use crate::queue::job;
 use crate::read::{self, Unread};
 use crate::request::Asked;
-use crate::state::{self, State};
+use crate::state;
 use crate::timeline;
 
 /// The page of a workload, found by its name or its job's.
@@ -95,7 +97,7 @@ impl Around {
         let name = workload.metadata.name.clone().unwrap_or_default();
         let mut about = vec![name.clone()];
         about.extend(pods::owner(workload).map(|owner| owner.name.clone()));
-        let waits = matches!(state::of(workload), State::Waiting);
+        let waits = stay::state_of(workload) == StayState::Waiting;
         let forecast = async {
             if !waits {
                 return None;
@@ -123,11 +125,11 @@ pub async fn explanation(client: &Client, namespace: &str, name: &str) -> Result
 }
 
 fn head(html: &mut Html, workload: &Workload, explained: Option<&WorkloadExplanation>, now: Timestamp) {
-    let state = state::of(workload);
+    let state = stay::state_of(workload);
     let status = workload.status.as_ref();
     html.class("dl", "", |html| {
         html.line("dt", "", "State");
-        html.line("dd", state.class(), state.as_str());
+        html.line("dd", state::class(state), state.name());
         let owner = job(workload.metadata.owner_references.as_deref());
         if !owner.is_empty() {
             html.line("dt", "", "Job");
@@ -210,7 +212,7 @@ fn checks(html: &mut Html, workload: &Workload) {
 fn held(html: &mut Html, workload: &Workload) {
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
     // The object of a finished workload keeps its admission; the quota is free again.
-    let is_finished = state::of(workload) == State::Finished;
+    let is_finished = status::is_finished(workload);
     html.line("h2", "", if is_finished { "Held until it finished" } else { "Holds" });
     layout::table(html, &["Pod set", "#Pods", "Resource", "Flavor", "#Amount"], |html| {
         html.class("tbody", "", |html| {

@@ -16,7 +16,7 @@ use berth_runtime::Clock;
 use clap::Args;
 use http::{HeaderValue, Request, Response, header};
 use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use parking_lot::{Mutex, MutexGuard};
 use rustls_pki_types::CertificateDer;
@@ -65,6 +65,12 @@ struct Overrides {
     /// Bearer token, in place of the credentials of the kubeconfig.
     #[arg(long, value_name = "TOKEN", hide_short_help = true)]
     token: Option<String>,
+    /// PEM file with your certificate, in place of the credentials of the kubeconfig.
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "client_key")]
+    client_certificate: Option<String>,
+    /// PEM file with the key of your certificate.
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "client_certificate")]
+    client_key: Option<String>,
     /// User to act as. Your own user needs the right to impersonate this user.
     #[arg(long = "as", value_name = "USER", hide_short_help = true)]
     as_user: Option<String>,
@@ -112,6 +118,15 @@ impl Overrides {
         }
         if let Some(token) = &self.token {
             config.auth_info = serde_json::from_value(serde_json::json!({ "token": token })).context("--token")?;
+        }
+        if self.client_certificate.is_some() {
+            let token = if self.token.is_some() { config.auth_info.token.take() } else { None };
+            config.auth_info = AuthInfo {
+                client_certificate: self.client_certificate.clone(),
+                client_key: self.client_key.clone(),
+                token,
+                ..AuthInfo::default()
+            };
         }
         if self.as_user.is_some() {
             config.auth_info.impersonate.clone_from(&self.as_user);
@@ -406,6 +421,14 @@ users: [{name: alice, user: {token: secret}}]
         assert!(changed.accept_invalid_certs);
         assert_eq!(changed.read_timeout, Some(Duration::from_secs(30)));
         assert_ne!(format!("{:?}", changed.auth_info.token), "None");
+        let changed = config(&file, &["--client-certificate", "me.crt", "--client-key", "me.key"]).await;
+        let credentials = changed.expect("a configuration").auth_info;
+        assert_eq!(
+            (credentials.client_certificate.as_deref(), credentials.client_key.as_deref()),
+            (Some("me.crt"), Some("me.key"))
+        );
+        assert_eq!(format!("{:?}", credentials.token), "None", "the token of the kubeconfig is not sent too");
+        assert!(config(&file, &["--client-key", "me.key"]).await.is_err(), "a key needs a certificate");
         assert_eq!(config(&file, &["--request-timeout=0"]).await.expect("a configuration").read_timeout, None);
         assert!(config(&file, &["--as-group", "blue"]).await.is_err(), "a group needs a user");
         let missing = config(&file, &["--certificate-authority", file.to_str().expect("text")]).await;

@@ -34,8 +34,8 @@ pub struct Options {
     /// docs/forecast.md.
     #[arg(long, conflicts_with_all = ["cluster_queue", "controller", "output"])]
     forecast: bool,
-    /// Output format: text, or the whole explanation as JSON.
-    #[arg(short, long, value_enum, default_value_t = TextFormat::Text)]
+    /// Output format: text, or the whole explanation: json, yaml or jsonpath=TEMPLATE.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
     /// Address of the controllers' metrics, such as http://127.0.0.1:8080: request the explanation
     /// there, without the API server. For controllers on this machine or behind a port-forward.
@@ -77,20 +77,16 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
             explanation
         }
     };
-    match options.output {
-        TextFormat::Json => say!("{explanation:#}"),
-        TextFormat::Text => say!("{}", explanation["text"].as_str().unwrap_or_default().trim_end()),
-    }
+    let text = explanation["text"].as_str().unwrap_or_default();
+    process::print(&options.output.render(text, &explanation)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the holders of a cluster queue's quota.
 async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
-    match options.output {
-        TextFormat::Json => say!("{:#}", request_holders(&client, queue, options.limit).await?),
-        TextFormat::Text => process::print(&holders_text(&client, queue, options.limit).await?)?,
-    }
+    let found = request_holders(&client, queue, options.limit).await?;
+    process::print(&options.output.render(&holders_as_text(&serde_json::from_value(found.clone())?, queue), &found)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

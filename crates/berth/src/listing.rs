@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use berth_apimachinery::printed::Table;
-use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::template::Template;
@@ -64,12 +63,42 @@ impl FromStr for Format {
 }
 
 /// Output format of a text about one object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum TextFormat {
     /// Text.
     Text,
-    /// The whole object as JSON.
-    Json,
+    /// The whole object in a format of lists that needs no columns.
+    Object(Format),
+}
+
+impl FromStr for TextFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str =
+            "expected text, json, yaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE";
+        match text.parse() {
+            _ if text == "text" => Ok(Self::Text),
+            Ok(Format::Table | Format::Wide | Format::Name | Format::Csv) => Err(EXPECTED.to_owned()),
+            // An error in a template or its file says where it is.
+            Err(error) if text.starts_with("jsonpath") && text.contains('=') => Err(error),
+            Err(_) => Err(EXPECTED.to_owned()),
+            Ok(format) => Ok(Self::Object(format)),
+        }
+    }
+}
+
+impl TextFormat {
+    /// The text, or the object in the chosen format.
+    ///
+    /// # Errors
+    /// The object cannot be written in this format.
+    pub fn render(&self, text: &str, object: &Value) -> anyhow::Result<String> {
+        match self {
+            Self::Text => Ok(format!("{}\n", text.trim_end())),
+            Self::Object(format) => Listing { items: vec![object.clone()], ..Listing::default() }.render_one(format),
+        }
+    }
 }
 
 /// A column of a list.
@@ -198,6 +227,23 @@ mod tests {
         assert_eq!(text(parsed("jsonpath={.items[*].name}")), "a");
         assert_eq!(text(parsed("jsonpath-as-json={.items[*].name}")), "[\n  \"a\"\n]\n");
         assert_eq!(listing.render_one(&parsed("jsonpath={.name}")).expect("text"), "a");
+    }
+
+    #[test]
+    fn a_text_about_an_object_can_be_the_object() {
+        let render = |format: &str| {
+            let format: TextFormat = format.parse().expect(format);
+            format.render("It waits.\n\n", &json!({"name": "a"})).expect("text")
+        };
+        assert_eq!(render("text"), "It waits.\n");
+        assert_eq!(render("json"), "{\n  \"name\": \"a\"\n}\n");
+        assert_eq!(render("yaml"), "name: a\n");
+        assert_eq!(render("jsonpath={.name}"), "a");
+        for wrong in ["table", "wide", "csv", "name", "json5", "jsonpath", ""] {
+            let error = wrong.parse::<TextFormat>().expect_err(wrong);
+            assert!(error.starts_with("expected text, json, yaml, "), "{wrong}: {error}");
+        }
+        assert!("jsonpath={.a".parse::<TextFormat>().expect_err("no template").contains("the brace is not closed"));
     }
 
     #[test]

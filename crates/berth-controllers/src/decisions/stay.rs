@@ -93,6 +93,21 @@ pub fn shown(workload: &Workload, cluster_queue: &str) -> Option<Stay> {
     Some(of(workload, since, cluster_queue))
 }
 
+/// The state of a workload in the words of every list and page.
+pub fn state_of(workload: &Workload) -> StayState {
+    state(workload).0
+}
+
+/// The state of a workload that holds quota: whether it is admitted, and the reason of its eviction.
+pub fn state_of_holder(admitted: bool, evicted: Option<&str>) -> StayState {
+    match evicted {
+        Some(eviction::PREEMPTED) => StayState::Preempted,
+        Some(_) => StayState::Evicted,
+        None if admitted => StayState::Running,
+        None => StayState::Reserved,
+    }
+}
+
 /// State, reason and end of the stay that an object shows.
 fn state(workload: &Workload) -> (StayState, String, Option<Time>) {
     let shown = |state: StayState, by: &Condition| (state, by.reason.clone(), Some(by.last_transition_time.clone()));
@@ -106,8 +121,7 @@ fn state(workload: &Workload) -> (StayState, String, Option<Time>) {
     }
     let holds_quota = status::has_quota_reservation(workload);
     if let Some(by) = status::true_condition(workload, conditions::EVICTED).filter(|_| holds_quota) {
-        let preempted = by.reason == eviction::PREEMPTED;
-        return shown(if preempted { StayState::Preempted } else { StayState::Evicted }, by);
+        return shown(state_of_holder(false, Some(&by.reason)), by);
     }
     let reserved = status::condition(workload, conditions::QUOTA_RESERVED);
     let reason = |type_: &str| status::condition(workload, type_).map(|it| it.reason.clone()).unwrap_or_default();
@@ -155,7 +169,7 @@ pub(crate) fn ended(
     // The eviction and the release of quota may arrive as one change.
     let evicted = status::true_condition(new, conditions::EVICTED)?;
     let before = old.filter(|old| status::has_quota_reservation(old) && !status::is_evicted(old))?;
-    let state = if evicted.reason == eviction::PREEMPTED { StayState::Preempted } else { StayState::Evicted };
+    let state = state_of_holder(false, Some(&evicted.reason));
     let (reason, at) = (evicted.reason.clone(), evicted.last_transition_time.clone());
     Some(Stay { state, reason, ended: Some(at), ..of(before, since, cluster_queue) })
 }

@@ -25,7 +25,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::concurrent_admission::{flavor_of, parent_of};
+use crate::concurrent_admission::{flavor_of, is_variant, parent_of};
 use crate::conditions;
 use crate::decisions::{self, Decisions};
 use crate::provisioning;
@@ -286,6 +286,11 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         let at = &evicted.last_transition_time.0;
         facts.push(format!("It was evicted at {at} ({}): {}", evicted.reason, evicted.message));
     }
+    // The policy of concurrent admission activates and deactivates variants.
+    if !status::is_active(workload) && !is_variant(workload) {
+        let name = ObjectKey::of(workload);
+        facts.push(format!("It is not queued until `berth release {name}`, or any user, sets spec.active to true."));
+    }
     if let Some(at) = state.and_then(|state| state.requeue_state.as_ref()?.requeue_at.as_ref())
         && !status::has_quota_reservation(workload)
     {
@@ -324,6 +329,21 @@ mod tests {
     use berth_api::kueue::reasons;
 
     use super::*;
+
+    #[test]
+    fn a_deactivated_workload_says_what_queues_it_again() {
+        let of = |owners: Value| {
+            let object = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {"name": "w", "namespace": "ns", "ownerReferences": owners},
+                "spec": {"podSets": [], "active": false}});
+            facts(&serde_json::from_value(object).expect("a workload"), &Stores::by_hand())
+        };
+        let way = "It is not queued until `berth release ns/w`, or any user, sets spec.active to true.";
+        assert_eq!(of(json!([])), [way]);
+        let parent = json!([{"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "parent",
+            "uid": "1", "controller": true}]);
+        assert!(of(parent).is_empty(), "the policy of its parent activates a variant");
+    }
 
     #[test]
     fn an_explanation_includes_messages_of_checks_pods_and_evictions() {

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::jobs::Chosen;
 use super::readers::Listable;
 use super::{Explain, Reader, Unexplained};
 use crate::concurrent_admission::is_variant;
@@ -107,21 +108,6 @@ async fn sums_of(parts: Parts, namespace: String, by: By, period: Period) -> Res
     Ok(summed.await?)
 }
 
-/// The states that a query asks for; none for all.
-fn states(query: &str) -> Result<Vec<StayState>, String> {
-    let given = parameter(query, "state").unwrap_or_default();
-    let state = |text: &str| {
-        let found = StayState::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(text));
-        let names = || StayState::ALL.map(StayState::name).join(", ");
-        found.ok_or_else(|| format!("state: invalid value {text:?}, expected one of {}", names()))
-    };
-    given.split(',').filter(|text| !text.is_empty()).map(state).collect()
-}
-
-fn is_asked(states: &[StayState], state: StayState) -> bool {
-    states.is_empty() || states.contains(&state)
-}
-
 impl Explain {
     /// The use of quota in a period, grouped as the query asks for: parameters `by`, `since` and
     /// `until`. `namespace` is empty for all namespaces.
@@ -161,8 +147,8 @@ impl Explain {
         Ok(json!(report))
     }
 
-    /// The stays of a period, ended and going on: parameters `since`, `until`, `state` and `limit`. Of
-    /// the jobs of a namespace that wait, those that were created last are listed.
+    /// The stays of a period, ended and going on: parameters `since`, `until`, `state`, `queue`, `user`
+    /// and `limit`. Of the jobs of a namespace that wait, those that were created last are listed.
     ///
     /// # Errors
     /// A parameter is invalid, or the journal cannot be read.
@@ -175,19 +161,19 @@ impl Explain {
                 Unreported::Invalid(format!("limit: invalid value {text:?}, expected an integer of at least 0"))
             })?,
         };
-        let states = states(query).map_err(Unreported::Invalid)?;
-        let asked = states.clone();
-        let wanted = WantedStays { since: period.since, states: states.clone(), name: String::new() };
+        let mut chosen = Chosen::parse(query).map_err(Unreported::Invalid)?;
+        let asked = chosen.clone();
+        let wanted = WantedStays { since: period.since, states: chosen.states.clone(), name: String::new() };
         let (mut found, add) = self
             .over_ended(namespace, wanted, BTreeMap::<String, Newest>::new(), move |found, stay| {
-                if period.touches(stay) && is_asked(&asked, stay.state) {
+                if period.touches(stay) && asked.has(stay) {
                     found.entry(stay.workload.namespace.clone()).or_default().add(stay, limit);
                 }
             })
             .await?;
-        let going_on: Vec<StayState> = GOING_ON.into_iter().filter(|it| is_asked(&states, *it)).collect();
-        if !going_on.is_empty() {
-            let (stays, counts) = self.newest(namespace, going_on, limit, period).await?;
+        chosen.states = GOING_ON.into_iter().filter(|it| chosen.has_state(*it)).collect();
+        if !chosen.states.is_empty() {
+            let (stays, counts) = self.newest(namespace, chosen, limit, period).await?;
             stays.iter().for_each(|stay| add(&mut found, stay));
             for (namespace, more) in counts {
                 found.entry(namespace).or_default().count += more;
@@ -286,20 +272,18 @@ impl Explain {
         Ok(read.await?)
     }
 
-    /// The newest stays of a namespace that go on in one of the states, at most `limit` per namespace,
-    /// and the number of further ones per namespace.
+    /// The chosen stays of a namespace that go on, the newest ones, at most `limit` per namespace, and
+    /// the number of further ones per namespace.
     async fn newest(
         &self,
         namespace: &str,
-        states: Vec<StayState>,
+        chosen: Chosen,
         limit: usize,
         period: Period,
     ) -> Result<(Vec<Stay>, BTreeMap<String, usize>), Unreported> {
         let (jobs, only) = (self.clone(), namespace.to_owned());
         let read = tokio::task::spawn_blocking(move || {
-            let (keys, counts) = jobs.read_jobs(|index| {
-                (index.newest(&only, &states, limit), index.count(&only, &states, period.until.as_second()))
-            });
+            let (keys, counts) = jobs.newest_jobs(&chosen, &only, limit, period.until.as_second());
             let mut counts: BTreeMap<String, usize> =
                 counts.into_iter().map(|(namespace, count)| (namespace, usize::try_from(count).unwrap_or(0))).collect();
             let mut stays = Vec::new();
@@ -365,17 +349,4 @@ impl Explain {
 
 fn left_out(stays: u64, listable: &Listable) -> Option<WithheldUsage> {
     (stays > 0).then(|| WithheldUsage { why: listable.why(), stays })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_of_stays_are_chosen_by_name() {
-        assert_eq!(states("since=x&state=preempted,Running"), Ok(vec![StayState::Preempted, StayState::Running]));
-        assert_eq!(states("limit=5"), Ok(Vec::new()));
-        let error = states("state=lost").expect_err("no such state");
-        assert!(error.starts_with("state: invalid value \"lost\", expected one of Waiting, Held, "), "{error}");
-    }
 }

@@ -150,24 +150,24 @@ fn standing(last: &Stay) -> String {
 /// The states of a workload, one row each.
 fn timeline(stays: &[Stay]) -> Table {
     let mut rows = Vec::new();
-    let mut row = |at: &Option<Time>, state: &str, after: Option<i64>, detail: String| {
+    let mut row = |at: &Option<Time>, state: StayState, after: Option<i64>, detail: String| {
         let after = after.map(|seconds| times::duration(SignedDuration::from_secs(seconds))).unwrap_or_default();
-        rows.push(vec![moment(at.as_ref()), state.to_owned(), after, detail]);
+        rows.push(vec![moment(at.as_ref()), state.name().to_owned(), after, detail]);
     };
     for stay in stays {
-        row(&stay.queued, "Waiting", None, String::new());
+        row(&stay.queued, StayState::Waiting, None, String::new());
         let (queued, reserved, admitted) = (&stay.queued, &stay.reserved, &stay.admitted);
         let amounts = held(&stay.holds);
         if reserved.is_some() && reserved != admitted {
-            row(reserved, "QuotaReserved", between(queued, reserved), amounts.clone());
+            row(reserved, StayState::Reserved, between(queued, reserved), amounts.clone());
         }
         if admitted.is_some() {
             let from = if reserved.is_some() && reserved != admitted { reserved } else { queued };
-            row(admitted, "Admitted", between(from, admitted), amounts);
+            row(admitted, StayState::Running, between(from, admitted), amounts);
         }
         if stay.ended.is_some() {
             let from = [admitted, reserved, queued].into_iter().find(|at| at.is_some()).unwrap_or(queued);
-            row(&stay.ended, stay.state.name(), between(from, &stay.ended), stay.reason.clone());
+            row(&stay.ended, stay.state, between(from, &stay.ended), stay.reason.clone());
         }
     }
     let columns = ["TIME", "STATE", "AFTER", "DETAIL"].map(str::to_owned).to_vec();
@@ -234,10 +234,10 @@ mod tests {
             "team/job-train-2 (Job train) is admitted.\n  ClusterQueue cq, priority 0, 1 pod.\n\n\
              TIME                   STATE       AFTER   DETAIL\n\
              2026-01-01T00:10:00Z   Waiting\n\
-             2026-01-01T00:11:00Z   Admitted    1m0s\n\
+             2026-01-01T00:11:00Z   Running     1m0s\n\
              2026-01-01T00:20:00Z   Preempted   9m0s\n\
              2026-01-01T00:20:00Z   Waiting\n\
-             2026-01-01T00:30:00Z   Admitted    10m0s\n"
+             2026-01-01T00:30:00Z   Running     10m0s\n"
         );
         assert_eq!(found("job-other-3").metadata.name, "job-other-3");
         assert!(Search::new("team", "none").newest().is_none());

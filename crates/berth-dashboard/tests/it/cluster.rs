@@ -115,7 +115,7 @@ async fn pages_show_quota_order_and_reasons() {
 
     let overview = get(&pages, "/").await;
     let shown = without_markup(&overview);
-    assert!(shown.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 is admitted."), "{shown}");
+    assert!(shown.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 runs."), "{shown}");
     assert!(shown.contains("research cohort default cpu 3 / 4 1 1 2 1 blue default cpu 3 / 2 1 2 1"), "{shown}");
     assert!(shown.contains("green default cpu 0 / 2 1 0 0"), "{shown}");
     assert!(overview.contains("<a href=\"/queues/blue\">blue</a>"), "{overview}");
@@ -130,7 +130,7 @@ async fn pages_show_quota_order_and_reasons() {
     let shown = without_markup(&queue);
     let (two, three) = (shown.find("Job two").expect("it waits"), shown.find("Job three").expect("it waits"));
     assert!(two < three && shown.contains("WaitingForQuota"), "{shown}");
-    assert!(shown.contains("Admitted 3 cpu of default"), "{shown}");
+    assert!(shown.contains("Running 3 cpu of default"), "{shown}");
     assert!(shown.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{shown}");
 
     // The page of a workload, requested by the name of its job, has the text of `berth explain`.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use berth_api::berth::usage::WorkloadHistory;
 use berth_apimachinery::printed::Table;
 use berth_apimachinery::times;
@@ -35,8 +35,8 @@ pub struct Options {
     /// Read the decision journal in this folder instead of asking a cluster; may be repeated.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
-    /// Output format: text, or the whole history as JSON.
-    #[arg(short, long, value_enum, default_value_t = TextFormat::Text)]
+    /// Output format: text, or the whole history: json, yaml or jsonpath=TEMPLATE.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -46,14 +46,11 @@ pub struct Options {
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(async {
         let (history, client) = found(options).await?;
-        if options.output == TextFormat::Json {
-            say!("{:#}", json!(history));
-            return Ok(ExitCode::SUCCESS);
-        }
-        process::print(&history.text)?;
-        if let Some(client) = client {
-            process::print(&pods(&client, &history).await)?;
-        }
+        let pods = match (client, &options.output) {
+            (Some(client), TextFormat::Text) => pods(&client, &history).await,
+            _ => String::new(),
+        };
+        process::print(&options.output.render(&format!("{}{pods}", history.text), &json!(history))?)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -62,15 +59,9 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 pub fn why_preempted(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(async {
         let (history, _) = found(options).await?;
-        match (history::why_preempted(&history), options.output) {
-            (Err(problem), _) => bail!(problem),
-            (Ok(_), TextFormat::Json) => {
-                let decisions = history.decisions.iter().rev();
-                let last = decisions.into_iter().find(|record| record.preemption.is_some());
-                say!("{:#}", json!(last));
-            }
-            (Ok(text), TextFormat::Text) => process::print(&text)?,
-        }
+        let text = history::why_preempted(&history).map_err(|problem| anyhow!(problem))?;
+        let last = history.decisions.iter().rfind(|record| record.preemption.is_some());
+        process::print(&options.output.render(&text, &json!(last))?)?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -1,10 +1,13 @@
 //! `berth queue` and `berth jobs`: the jobs that wait and run, and those that ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_api::berth::usage::{Stay, StayState, Stays};
+use berth_api::berth::current_jobs::{CurrentJob, CurrentJobs};
+use berth_api::berth::usage::{Stay, StayState, Stays, WithheldUsage};
+use berth_apimachinery::percent::component;
+use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::table::human_duration;
 use berth_apimachinery::times;
 use berth_controllers::explain::ask;
@@ -15,13 +18,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::json;
 
-use super::Place;
+use super::{Place, watch};
 use crate::accounting::{PeriodOptions, request_error};
 use crate::listing::{Column, Format, Listing, or_none};
 use crate::{foresee, process};
 
 /// Number of jobs in a request: the server's maximum.
 const LIMIT: usize = 10_000;
+/// The states of `berth queue` by default: jobs that have not finished. Those that are evicted stop,
+/// and wait again.
+const UNFINISHED: [StayState; 6] = [
+    StayState::Waiting,
+    StayState::Held,
+    StayState::Reserved,
+    StayState::Running,
+    StayState::Preempted,
+    StayState::Evicted,
+];
 
 /// Options of both lists.
 #[derive(Args)]
@@ -35,12 +48,9 @@ pub struct Filter {
     /// Only jobs of this LocalQueue or ClusterQueue.
     #[arg(short, long)]
     queue: Option<String>,
-    /// Only jobs in one of these states, separated by commas.
-    #[arg(short, long, value_delimiter = ',', ignore_case = true, value_parser = states())]
-    state: Vec<StayState>,
     /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    pub output: Format,
     #[command(flatten)]
     place: Place,
 }
@@ -48,60 +58,141 @@ pub struct Filter {
 /// Options of `berth queue`.
 #[derive(Args)]
 pub struct QueueOptions {
+    /// Only jobs in one of these states, separated by commas. Default: those that have not finished.
+    #[arg(short, long, value_delimiter = ',', ignore_case = true, value_parser = states(&StayState::OF_CURRENT))]
+    state: Vec<StayState>,
+    /// Only jobs whose Workloads have these labels, as for kubectl. Which labels of a job its Workload
+    /// gets is configured: integrations.labelKeysToCopy.
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
+    selector: Option<String>,
+    /// After the list, print a row for each job that changes, is added, or leaves the list.
+    #[arg(short, long, conflicts_with = "start")]
+    watch: bool,
     /// Add the forecast of the start of waiting jobs. This reads the state of the whole cluster, with
     /// your permissions: docs/forecast.md.
     #[arg(long)]
     start: bool,
     #[command(flatten)]
-    filter: Filter,
+    pub filter: Filter,
 }
 
 /// Options of `berth jobs`.
 #[derive(Args)]
 pub struct JobsOptions {
+    /// Only jobs in one of these states, separated by commas.
+    #[arg(short, long, value_delimiter = ',', ignore_case = true, value_parser = states(&StayState::ALL))]
+    state: Vec<StayState>,
     #[command(flatten)]
     period: PeriodOptions,
     #[command(flatten)]
     filter: Filter,
 }
 
-/// Parses a state by its name, in any case.
-fn states() -> impl TypedValueParser<Value = StayState> {
-    let named = |text: String| StayState::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(&text));
+/// Parses one of these states by its name, in any case.
+fn states(accepted: &'static [StayState]) -> impl TypedValueParser<Value = StayState> {
+    let named = |text: String| accepted.iter().copied().find(|state| state.name().eq_ignore_ascii_case(&text));
     // The parser accepts names of states only.
-    PossibleValuesParser::new(StayState::ALL.map(StayState::name)).map(move |text| named(text).unwrap_or_default())
+    PossibleValuesParser::new(accepted.iter().map(|state| state.name()))
+        .map(move |text| named(text).unwrap_or_default())
+}
+
+/// Checks a label selector, which the server reads.
+fn selector(text: &str) -> Result<String, String> {
+    LabelSelector::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl Filter {
-    fn selects(&self, stay: &Stay) -> bool {
-        self.user.as_ref().is_none_or(|user| *user == stay.user)
-            && self.queue.as_ref().is_none_or(|queue| *queue == stay.queue || *queue == stay.cluster_queue)
-            && (self.state.is_empty() || self.state.contains(&stay.state))
+    /// The namespace to list; `None` for all.
+    fn scope<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+        (!self.all_namespaces).then_some(namespace)
+    }
+
+    /// The parameters of a request, each with a leading `&`.
+    fn query(&self, states: &[StayState]) -> String {
+        let states = states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        let given = [("state", Some(&states)), ("user", self.user.as_ref()), ("queue", self.queue.as_ref())];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name, value.filter(|it| !it.is_empty())?)));
+        given.map(|(name, value)| format!("&{name}={}", component(value))).collect()
     }
 
     /// The message in place of an empty list, with what would list more.
-    fn none(&self, what: &str, namespace: &str) -> String {
-        let is_filtered = self.user.is_some() || self.queue.is_some() || !self.state.is_empty();
+    fn none(&self, what: &str, namespace: &str, is_filtered: bool) -> String {
+        let is_filtered = is_filtered || self.user.is_some() || self.queue.is_some();
         let job = if is_filtered { "No job of this selection" } else { "No job" };
         match self.all_namespaces {
             true => format!("{job} {what}."),
             false => format!("{job} {what} in namespace {namespace}; -A lists all namespaces."),
         }
     }
+}
 
-    /// The selected stays of a period, and the time on the cluster's clock.
-    async fn stays(&self, client: &Client, namespace: &str, query: &str) -> anyhow::Result<(Vec<Stay>, Timestamp)> {
-        let scope = (!self.all_namespaces).then_some(namespace);
-        let answer = ask::stays(client, scope, &format!("limit={LIMIT}&{query}")).await;
-        let found: Stays = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
-        if found.unlisted > 0 {
-            eprintln!("berth: {} older jobs are not listed; choose a shorter period or a namespace", found.unlisted);
+/// Says which jobs are not listed for lack of rights.
+fn report_withheld(withheld: Option<&WithheldUsage>) {
+    if let Some(withheld) = withheld {
+        eprintln!("berth: {} jobs of other namespaces are not listed. {}", withheld.stays, withheld.why.message);
+    }
+}
+
+/// The jobs of `berth queue`, and the time on the cluster's clock.
+pub struct Current {
+    /// The jobs.
+    pub jobs: Vec<CurrentJob>,
+    /// The time of the last response.
+    pub now: Timestamp,
+    /// Jobs of namespaces that the user may not read.
+    withheld: Option<WithheldUsage>,
+}
+
+impl Current {
+    /// Says on standard error which jobs are not listed for lack of rights, and that none is listed.
+    pub fn report(&self, options: &QueueOptions, namespace: &str) {
+        report_withheld(self.withheld.as_ref());
+        if self.jobs.is_empty() {
+            eprintln!("{}", options.none(namespace));
         }
-        if let Some(withheld) = &found.withheld {
-            eprintln!("berth: {} jobs of other namespaces are not listed. {}", withheld.stays, withheld.why.message);
+    }
+}
+
+impl QueueOptions {
+    /// The namespace to list; `None` for all.
+    pub fn scope<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+        self.filter.scope(namespace)
+    }
+
+    /// The message in place of an empty list.
+    fn none(&self, namespace: &str) -> String {
+        let is_filtered = self.selector.is_some() || !self.state.is_empty();
+        self.filter.none("waits or runs", namespace, is_filtered)
+    }
+
+    /// The selected jobs, in the order in which they started or were queued. The server selects them,
+    /// so their number is not limited.
+    pub async fn current(&self, client: &Client, namespace: &str) -> anyhow::Result<Current> {
+        let states = if self.state.is_empty() { &UNFINISHED[..] } else { &self.state };
+        let mut query = format!("sort=queued&limit={LIMIT}{}", self.filter.query(states));
+        if let Some(selector) = &self.selector {
+            query.push_str(&format!("&labels={}", component(selector)));
         }
-        let now = found.now.context("the controllers do not report their time")?.0;
-        Ok((found.items.into_iter().filter(|stay| self.selects(stay)).collect(), now))
+        let (mut jobs, mut seen, mut offset) = (Vec::new(), HashSet::new(), 0);
+        loop {
+            let answer = ask::current_jobs(client, self.scope(namespace), &format!("{query}&offset={offset}")).await;
+            let found: CurrentJobs = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
+            offset += found.items.len();
+            let is_last = found.items.is_empty() || offset >= found.total;
+            // Jobs move between pages when others change.
+            jobs.extend(found.items.into_iter().filter(|job| seen.insert(job.stay.uid.clone())));
+            if !is_last {
+                continue;
+            }
+            if jobs.len() < found.total {
+                let missing = found.total - jobs.len();
+                eprintln!("berth: {missing} jobs changed while they were listed, and may be missing; list them again");
+            }
+            let started = |stay: &Stay| stay.admitted.as_ref().or(stay.queued.as_ref()).map(|at| at.0);
+            jobs.sort_by_cached_key(|job| (started(&job.stay), job.stay.workload.name.clone()));
+            let now = found.now.context("the controllers do not report their time")?.0;
+            return Ok(Current { jobs, now, withheld: found.withheld });
+        }
     }
 }
 
@@ -110,14 +201,15 @@ pub fn queue(options: &QueueOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
         let filter = &options.filter;
         let (client, namespace) = filter.place.open().await?;
-        // Stays that go on are part of every period that ends now.
-        let since = foresee::now(&client).await?.checked_sub(jiff::SignedDuration::from_secs(60))?;
-        let query = format!("since={}", times::time(since));
-        let (mut stays, now) = filter.stays(&client, &namespace, &query).await?;
-        stays.retain(|stay| stay.ended.is_none());
+        if options.watch {
+            watch::watch(options, &client, &namespace).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let found = options.current(&client, &namespace).await?;
         let starts = if options.start { foresee::starts(&client).await? } else { BTreeMap::new() };
-        let list = queue_list(&stays, now, options.start.then_some(&starts));
-        list.print(&filter.output, &filter.none("waits or runs", &namespace))?;
+        let list = current_list(&found.jobs, found.now, options.start.then_some(&starts));
+        report_withheld(found.withheld.as_ref());
+        list.print(&filter.output, &options.none(&namespace))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -127,12 +219,26 @@ pub fn jobs(options: &JobsOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
         let filter = &options.filter;
         let (client, namespace) = filter.place.open().await?;
-        let query = options.period.query(foresee::now(&client).await?)?;
-        let (stays, now) = filter.stays(&client, &namespace, &query).await?;
-        let list = jobs_list(&stays, now);
-        list.print(&filter.output, &filter.none("existed in this period", &namespace))?;
+        let period = options.period.query(foresee::now(&client).await?)?;
+        let query = format!("limit={LIMIT}&{period}{}", filter.query(&options.state));
+        let answer = ask::stays(&client, filter.scope(&namespace), &query).await;
+        let found: Stays = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
+        if found.unlisted > 0 {
+            eprintln!("berth: {} older jobs are not listed; choose a shorter period or a namespace", found.unlisted);
+        }
+        report_withheld(found.withheld.as_ref());
+        let now = found.now.context("the controllers do not report their time")?.0;
+        let is_filtered = !options.state.is_empty();
+        let none = filter.none("existed in this period", &namespace, is_filtered);
+        jobs_list(&found.items, now).print(&filter.output, &none)?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The list of `berth queue`, whose objects also have labels and messages.
+pub fn current_list(jobs: &[CurrentJob], now: Timestamp, starts: Option<&Starts>) -> Listing {
+    let stays: Vec<Stay> = jobs.iter().map(|job| job.stay.clone()).collect();
+    Listing { items: jobs.iter().map(|job| json!(job)).collect(), ..queue_list(&stays, now, starts) }
 }
 
 /// Forecast start by namespace and name of the Workload.
@@ -196,7 +302,7 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
         Column::Wide("REASON"),
         Column::Wide("PRIORITY"),
         Column::Wide("CLUSTER QUEUE"),
-        Column::Wide("HOLDS"),
+        Column::Wide("QUOTA"),
         Column::Wide("START"),
         Column::Wide("WORKLOAD"),
     ];
@@ -218,7 +324,7 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
             stay.shown_reason().to_owned(),
             stay.priority.to_string(),
             or_none(&stay.cluster_queue),
-            holds(stay),
+            quota(stay),
             moment(stay.admitted.as_ref()),
             stay.workload.name.clone(),
         ]
@@ -240,7 +346,14 @@ fn job_of(stay: &Stay) -> String {
     stay.job.as_ref().map_or_else(|| stay.workload.name.clone(), |job| job.name.clone())
 }
 
+/// The quota that a job holds now; none after its end. The pods of an evicted job still stop.
 fn holds(stay: &Stay) -> String {
+    let holds_quota = !stay.state.is_end() || matches!(stay.state, StayState::Preempted | StayState::Evicted);
+    if holds_quota { quota(stay) } else { or_none("") }
+}
+
+/// The quota of a stay, which may have ended.
+fn quota(stay: &Stay) -> String {
     let amounts = stay.holds.iter().map(|it| format!("{} {} of {}", it.amount.0, it.resource, it.flavor));
     or_none(&amounts.collect::<Vec<_>>().join(", "))
 }
@@ -255,7 +368,13 @@ fn span(from: Option<&Time>, to: Option<&Time>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::berth::explanation::{Job, ObjectName};
+    use std::convert::Infallible;
+
+    use berth_api::berth::explanation::{Held, Job, ObjectName};
+    use berth_controllers::usage::parameter;
+    use http::{Request, Response};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use kube::client::Body;
 
     use super::*;
 
@@ -303,6 +422,57 @@ mod tests {
         let list = rows(&queue_list(&[untried, held], at(10).0, None));
         assert_eq!(list[0].last().map(String::as_str), Some("NotTriedYet"));
         assert_eq!(list[1].len(), 8, "without a reason: {:?}", list[1]);
+    }
+
+    /// Options on a command line.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: QueueOptions,
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_selected_by_the_server_and_read_page_by_page() {
+        // A server with five jobs, of which a response has two. One job moves to the next page.
+        let answers = tower::service_fn(|request: Request<Body>| {
+            let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+            let offset: usize = parameter(&query, "offset").and_then(|text| text.parse().ok()).expect("an offset");
+            let page = match offset {
+                0 => vec!["a", "b"],
+                2 => vec!["b", "c"],
+                4 => vec!["d"],
+                _ => Vec::new(),
+            };
+            let job = |name: &&str| CurrentJob {
+                stay: Stay { uid: (*name).to_owned(), ..stay(name, StayState::Running) },
+                ..CurrentJob::default()
+            };
+            let items: Vec<CurrentJob> = page.iter().map(job).collect();
+            let is_asked = path == "/apis/explain.berth.dev/v1alpha1/namespaces/team/currentjobs"
+                && ["user", "queue", "labels", "state"].map(|name| parameter(&query, name).unwrap_or_default())
+                    == ["alice", "main", "tier in (a,b)", "Running,Held"];
+            let total = if is_asked { 5 } else { 0 };
+            let found = CurrentJobs { total, items, now: Some(at(9)), ..CurrentJobs::default() };
+            let body = serde_json::to_vec(&found).expect("JSON");
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body))))
+        });
+        let words = ["berth", "-u", "alice", "-q", "main", "-l", "tier in (a,b)", "-s", "running,held"];
+        let options = <Line as clap::Parser>::parse_from(words).options;
+        let found = options.current(&Client::new(answers, "team"), "team").await.expect("jobs");
+        let names: Vec<&str> = found.jobs.iter().map(|job| job.stay.uid.as_str()).collect();
+        assert_eq!((names, found.now), (vec!["a", "b", "c", "d"], at(9).0));
+    }
+
+    #[test]
+    fn a_finished_job_holds_nothing_now() {
+        let held = Held { flavor: "spot".to_owned(), resource: "cpu".to_owned(), amount: Quantity("4".to_owned()) };
+        let with = |state: StayState| Stay { holds: vec![held.clone()], ..stay("train", state) };
+        let shown = |list: Listing| list.render(&Format::Wide).expect("text").contains("4 cpu of spot");
+        for state in StayState::ALL {
+            let holds = ["Running", "Reserved", "Waiting", "Held", "Preempted", "Evicted"].contains(&state.name());
+            assert_eq!(shown(queue_list(&[with(state)], at(10).0, None)), holds, "{state:?}");
+            assert!(shown(jobs_list(&[with(state)], at(10).0)), "its stay had the quota");
+        }
     }
 
     #[test]

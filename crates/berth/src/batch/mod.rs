@@ -5,6 +5,7 @@ pub mod control;
 pub mod lists;
 pub mod nodes;
 pub mod submit;
+mod watch;
 
 use clap::Args;
 use kube::Client;

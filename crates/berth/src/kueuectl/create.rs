@@ -179,9 +179,7 @@ async fn write(
             };
             let params = PostParams { dry_run: dry_run == DryRun::Server, ..PostParams::default() };
             let created = api.create(&params, &serde_json::from_value(object)?).await;
-            let mut created = created.map_err(|error| in_words(&resource.plural, error))?;
-            created.metadata.managed_fields = None;
-            serde_json::to_value(created)?
+            serde_json::to_value(created.map_err(|error| in_words(&resource.plural, error))?)?
         }
     };
     process::print(&written.text(&created, "created")?)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use berth_api::kueue::v1beta2::Workload;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt, discovery};
@@ -40,6 +40,10 @@ pub struct Options {
     /// With --all: of all namespaces.
     #[arg(short = 'A', long, requires = "all")]
     all_namespaces: bool,
+    /// What happens to the objects that the jobs own, such as pods: they are deleted afterwards, before
+    /// the job, or kept.
+    #[arg(long, value_enum, default_value_t = Cascade::Background)]
+    cascade: Cascade,
     /// Do not ask before jobs are deleted.
     #[arg(short, long)]
     yes: bool,
@@ -47,6 +51,27 @@ pub struct Options {
     written: Written,
     #[command(flatten)]
     place: Place,
+}
+
+/// What a deletion does to the objects that the deleted one owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cascade {
+    /// They are deleted after it.
+    Background,
+    /// They are deleted before it.
+    Foreground,
+    /// They are kept.
+    Orphan,
+}
+
+impl Cascade {
+    fn params(self) -> DeleteParams {
+        match self {
+            Self::Background => DeleteParams::background(),
+            Self::Foreground => DeleteParams::foreground(),
+            Self::Orphan => DeleteParams::orphan(),
+        }
+    }
 }
 
 /// An object to delete.
@@ -87,7 +112,7 @@ async fn workloads(options: &Options) -> anyhow::Result<ExitCode> {
         if options.written.dry_run != DryRun::Client {
             let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &object.namespace, &object.resource);
             let params =
-                DeleteParams { dry_run: options.written.dry_run == DryRun::Server, ..DeleteParams::background() };
+                DeleteParams { dry_run: options.written.dry_run == DryRun::Server, ..options.cascade.params() };
             match api.delete(&object.name, &params).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 deleted => drop(deleted.map_err(|error| in_words(&object.resource.plural, error))?),

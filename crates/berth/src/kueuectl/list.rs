@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::pods::{self, JobRef};
+use super::written::ManagedFields;
 use crate::batch::Place;
 use crate::listing::{Column, Format, Listing};
 use crate::team::{in_words, title};
@@ -61,6 +62,8 @@ pub struct Selection {
     /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    managed_fields: ManagedFields,
     #[command(flatten)]
     place: Place,
 }
@@ -166,18 +169,18 @@ pub fn main(list: &List) -> anyhow::Result<ExitCode> {
                 let (client, _) = options.selection.place.open().await?;
                 let found: Vec<ClusterQueue> = all(Api::all(client.clone()), &options.selection).await?;
                 let now = foresee::now(&client).await?;
-                options.selection.print(&cluster_queues(&found, &options.active, now), None)
+                options.selection.print(cluster_queues(&found, &options.active, now), None)
             }
             List::ResourceFlavor(selection) => {
                 let (client, _) = selection.place.open().await?;
                 let found: Vec<ResourceFlavor> = all(Api::all(client.clone()), selection).await?;
-                selection.print(&flavors(&found, foresee::now(&client).await?), None)
+                selection.print(flavors(&found, foresee::now(&client).await?), None)
             }
             List::LocalQueue(options) => {
                 let (client, namespace, found) = options.of.objects::<LocalQueue>(None).await?;
                 let now = foresee::now(&client).await?;
                 let listing = local_queues(&found, options.clusterqueue.as_deref(), options.of.all_namespaces, now);
-                options.of.selection.print(&listing, Some(&namespace).filter(|_| !options.of.all_namespaces))
+                options.of.selection.print(listing, Some(&namespace).filter(|_| !options.of.all_namespaces))
             }
             List::Workload(options) => workloads(options).await,
             List::Pods(options) => list_pods(options).await,
@@ -192,12 +195,13 @@ impl Selection {
     }
 
     /// Prints a list, or that the namespace has no such objects.
-    fn print(&self, listing: &Listing, namespace: Option<&String>) -> anyhow::Result<ExitCode> {
+    fn print(&self, mut listing: Listing, namespace: Option<&String>) -> anyhow::Result<ExitCode> {
         // As kubectl writes it.
         let none = match namespace {
             Some(namespace) => format!("No resources found in {namespace} namespace."),
             None => "No resources found".to_owned(),
         };
+        listing.items.iter_mut().for_each(|object| self.managed_fields.select(object));
         listing.print(&self.output, &none)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -262,9 +266,6 @@ where
         let mut value = json!(object);
         value["apiVersion"] = json!(K::api_version(&()));
         value["kind"] = json!(K::kind(&()));
-        if let Some(metadata) = value["metadata"].as_object_mut() {
-            metadata.remove("managedFields");
-        }
         let mut row: Vec<String> = namespaces.then(|| object.namespace().unwrap_or_default()).into_iter().collect();
         row.push(object.name_any());
         row.extend(cells(object));
@@ -339,7 +340,7 @@ async fn workloads(options: &WorkloadOptions) -> anyhow::Result<ExitCode> {
     let positions = positions(&client, pending).await;
     let now = foresee::now(&client).await?;
     let listing = workload_list(&found, options.of.all_namespaces, &queue_of, &positions, now);
-    options.of.selection.print(&listing, Some(&namespace).filter(|_| !options.of.all_namespaces))
+    options.of.selection.print(listing, Some(&namespace).filter(|_| !options.of.all_namespaces))
 }
 
 /// ClusterQueues of the LocalQueues of workloads, by namespace and name; those that the user may
@@ -438,7 +439,7 @@ async fn list_pods(options: &PodOptions) -> anyhow::Result<ExitCode> {
         let cell = |column: &str| printed.and_then(|cells| cells.get(column)).cloned().unwrap_or_default();
         vec![cell("Ready"), cell("Status"), cell("Restarts"), age(pod, now), cell("IP"), cell("Node")]
     });
-    options.of.selection.print(&listing, Some(&namespace).filter(|_| !all_namespaces))
+    options.of.selection.print(listing, Some(&namespace).filter(|_| !all_namespaces))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ where
         let found = api.get_opt(&options.name).await.map_err(failed)?;
         let place = if is_namespaced { format!(" in namespace {namespace}") } else { String::new() };
         let found = found.ok_or_else(|| anyhow!("{} {} does not exist{place}", resource.kind, options.name))?;
-        let mut object = match options.written.dry_run {
+        let object = match options.written.dry_run {
             DryRun::Client => {
                 let mut changed = found;
                 for (field, value) in spec.as_object().into_iter().flatten() {
@@ -115,7 +115,6 @@ where
                 api.patch(&options.name, &params, &patch).await.map_err(failed)?
             }
         };
-        object.metadata.managed_fields = None;
         process::print(&options.written.text(&serde_json::to_value(object)?, done)?)?;
         Ok(ExitCode::SUCCESS)
     })

@@ -26,12 +26,35 @@ pub struct Written {
     /// Output format: name, json, yaml or jsonpath=TEMPLATE. Default: a sentence about the write.
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<Format>,
+    #[command(flatten)]
+    managed_fields: ManagedFields,
+}
+
+/// Whether the field managers of objects are printed.
+#[derive(Args)]
+pub struct ManagedFields {
+    /// Keep metadata.managedFields of objects.
+    #[arg(long)]
+    show_managed_fields: bool,
+}
+
+impl ManagedFields {
+    /// Removes the field managers of an object unless they are asked for.
+    pub fn select(&self, object: &mut Value) {
+        if !self.show_managed_fields
+            && let Some(metadata) = object["metadata"].as_object_mut()
+        {
+            metadata.remove("managedFields");
+        }
+    }
 }
 
 impl Written {
     /// The text about a written object. `done` is what happened to it, such as `created`.
     pub fn text(&self, object: &Value, done: &str) -> anyhow::Result<String> {
-        let listing = Listing { names: vec![title(object)], items: vec![object.clone()], ..Listing::default() };
+        let mut shown = object.clone();
+        self.managed_fields.select(&mut shown);
+        let listing = Listing { names: vec![title(object)], items: vec![shown], ..Listing::default() };
         match &self.output {
             None | Some(Format::Table | Format::Wide | Format::Csv) => Ok(self.sentence(&title(object), done)),
             Some(format) => listing.render_one(format),

@@ -1,7 +1,9 @@
 //! The commands of docs/commands.md against a cluster: a job is submitted, listed, held, released,
 //! requeued and cancelled. Once as a plugin of kubectl.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -36,6 +38,48 @@ fn state(cluster: &Cluster, job: &str) -> String {
     let items = listed["items"].as_array().expect("items");
     let found = items.iter().find(|item| item["job"]["name"] == job);
     found.and_then(|item| item["state"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// A command that prints rows until it is stopped.
+struct Watched {
+    process: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Watched {
+    /// Waits for a row with a text.
+    fn until(&self, text: &str) {
+        let mut printed = Vec::new();
+        loop {
+            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(120)) else {
+                panic!("no row with {text:?} after {printed:#?}");
+            };
+            if line.contains(text) {
+                return;
+            }
+            printed.push(line);
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A command that has printed a row with a text.
+fn watched(cluster: &Cluster, line: &str, first: &str) -> Watched {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    command.env("KUBECONFIG", &cluster.kubeconfig).args(line.split_whitespace()).stdout(Stdio::piped());
+    let mut process = command.spawn().expect("berth runs");
+    let output = BufReader::new(process.stdout.take().expect("its output"));
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || output.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
+    let watched = Watched { process, lines };
+    watched.until(first);
+    watched
 }
 
 #[test]
@@ -108,11 +152,29 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
     let unknown = failed(&cluster, "submit -n team-blue -q other -- true");
     assert!(unknown.contains("namespace team-blue has no LocalQueue other; it has main"), "{unknown}");
 
+    let listed = |line: &str| done(&cluster, line).lines().count();
+    let label = "kueue.x-k8s.io/job-uid";
+    assert_eq!(listed(&format!("queue -n team-blue -o name -l {label}")), 1);
+    assert_eq!(listed(&format!("queue -n team-blue -o name -l !{label}")), 0);
+    assert_eq!(listed("queue -A -o name -q blue -u berth-admin -s running"), 1);
+    assert_eq!(listed("queue -A -o name -q green"), 0);
+    assert_eq!(listed("jobs -A -o name -q blue -s evicted"), 2);
+    assert_eq!(listed("jobs -A -o name -u mallory"), 0);
+    let unknown = failed(&cluster, "queue -l a=b=c");
+    assert!(unknown.contains("invalid value 'a=b=c' for '--selector <SELECTOR>'"), "{unknown}");
+    let watched = watched(&cluster, "queue -n team-blue --watch", "Running");
+    done(&cluster, "hold team-blue/train");
+    watched.until("Held");
+    done(&cluster, "cancel team-blue/train");
+    watched.until("Deleted");
+
     // kubectl finds plugins by their names.
     let folder = tempfile::tempdir().expect("a folder");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_berth"), folder.path().join("kubectl-berth")).expect("a link");
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
     let mut kubectl = Command::new("kubectl");
+    done(&cluster, "submit -n team-blue --name train -- sleep 3600");
+    is("train", "Running");
     kubectl.args(["berth", "queue", "-A", "-o", "name"]).env("KUBECONFIG", &cluster.kubeconfig).env("PATH", path);
     let output = kubectl.output().expect("kubectl runs");
     assert!(text(&output.stdout).starts_with("workload.kueue.x-k8s.io/job-train-"), "{output:?}");

@@ -88,7 +88,7 @@ const CREATE: [Case; 12] = [
 ];
 
 /// `list`, with every filter.
-const LIST: [Case; 19] = [
+const LIST: [Case; 21] = [
     case(
         "list clusterqueue",
         &[
@@ -101,6 +101,8 @@ const LIST: [Case; 19] = [
     case("list cq --active false", &["!true"]),
     case("list cq --field-selector metadata.name=quotas", &["quotas cohortname 0 0", "!strict"]),
     case("list cq -l no=label", &["No resources found"]),
+    case("list rf -o yaml", &["- apiVersion: kueue.x-k8s.io/v1beta2", "!managedFields"]),
+    case("list rf -o yaml --show-managed-fields", &["managedFields:"]),
     case("list cq -o name", &["clusterqueue.kueue.x-k8s.io/strict"]),
     case("list cq -o 'jsonpath={range .items[*]}{.metadata.name}{\"\\n\"}{end}'", &["strict", "quotas"]),
     case(
@@ -223,7 +225,7 @@ fn the_documented_commands_of_kueuectl_work() {
     assert!(asked.ends_with("Deletion is canceled\n"), "{asked}");
     assert_eq!(printed(&format!("{line} --dry-run server"), ""), "job.batch/train-3 deleted (server dry run)\n");
     assert!(printed(&line, "y\n").ends_with("job.batch/train-3 deleted\n"));
-    let all = printed("delete workload -n team-blue --all --yes", "");
+    let all = printed("delete workload -n team-blue --all --yes --cascade foreground", "");
     assert_eq!(all, "job.batch/train-1 deleted\njob.batch/train-2 deleted\n");
     cluster.wait_until("the jobs to be deleted", 60, |cluster| {
         cluster.get(&["jobs", "-n", "team-blue"])["items"].as_array().is_some_and(Vec::is_empty)

@@ -20,7 +20,8 @@ fn start(cluster: &Cluster, folder: &std::path::Path, options: &str) -> Option<T
 /// True if the terminal is as a shell needs it: lines are edited, keys are echoed, and the screen
 /// is the usual one with a cursor.
 fn is_restored(tmux: &Tmux) -> bool {
-    let screen = tmux.wait_for(&["ended with", "speed"]);
+    // `extproc` is the last mode that stty prints.
+    let screen = tmux.wait_for(&["ended with", "extproc"]);
     let modes: Vec<&str> = screen.split_whitespace().map(|word| word.trim_end_matches(';')).collect();
     ["icanon", "echo", "isig"].iter().all(|mode| modes.contains(mode))
         && [tmux.value("#{alternate_on}"), tmux.value("#{cursor_flag}")] == ["0", "1"]

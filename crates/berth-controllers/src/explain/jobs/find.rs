@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use berth_api::berth::current_jobs::JobGroup;
 use berth_api::berth::usage::StayState;
+use berth_apimachinery::selector::Labels;
 use berth_runtime::ObjectKey;
 
 use super::index::{Index, Members, Place};
@@ -123,8 +124,7 @@ fn section<'a>(shape: &'a Shape, queue: &'a str, members: &'a Members, question:
         return Some(Section { shape, queue, rows: Matches::All(members) });
     }
     let matches = |((_, key), own): &(&Place, &Own)| {
-        words.iter().all(|word| key.name.contains(word) || own.job.contains(word))
-            && question.labels.iter().all(|(key, value)| own.label(key) == Some(value.as_str()))
+        words.iter().all(|word| key.name.contains(word) || own.job.contains(word)) && question.labels.matches(*own)
     };
     let rows: Vec<_> = members.iter().filter(matches).collect();
     (!rows.is_empty()).then_some(Section { shape, queue, rows: Matches::Some(rows) })

@@ -87,8 +87,18 @@ impl Index {
     /// The number of jobs per namespace that are in one of the states and were created before a
     /// second.
     pub(crate) fn count(&self, only: &str, states: &[StayState], before: i64) -> BTreeMap<String, u64> {
+        self.count_of(only, &|shape| states.contains(&shape.state), before)
+    }
+
+    /// Like [`Index::count`], of the wanted shapes.
+    pub(super) fn count_of(
+        &self,
+        only: &str,
+        is_wanted: &dyn Fn(&Shape) -> bool,
+        before: i64,
+    ) -> BTreeMap<String, u64> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for (shape, members) in self.shapes(only).filter(|(shape, _)| states.contains(&shape.state)) {
+        for (shape, members) in self.shapes(only).filter(|(shape, _)| is_wanted(shape)) {
             // Usually all, so those created later are counted.
             let later = members.keys().rev().take_while(|(created, _)| *created >= before).count();
             *counts.entry(shape.namespace.to_string()).or_default() += (members.len() - later) as u64;
@@ -96,11 +106,10 @@ impl Index {
         counts
     }
 
-    /// The keys of at most `limit` jobs per namespace that are in one of the states, the newest
-    /// ones.
-    pub(crate) fn newest(&self, only: &str, states: &[StayState], limit: usize) -> Vec<Arc<ObjectKey>> {
+    /// The keys of at most `limit` jobs per namespace of the wanted shapes, the newest ones.
+    pub(super) fn newest(&self, only: &str, is_wanted: &dyn Fn(&Shape) -> bool, limit: usize) -> Vec<Arc<ObjectKey>> {
         let mut by_namespace: BTreeMap<&str, Vec<&Place>> = BTreeMap::new();
-        for (shape, members) in self.shapes(only).filter(|(shape, _)| states.contains(&shape.state)) {
+        for (shape, members) in self.shapes(only).filter(|(shape, _)| is_wanted(shape)) {
             by_namespace.entry(&*shape.namespace).or_default().extend(members.keys().rev().take(limit));
         }
         let mut found = Vec::new();

@@ -10,6 +10,7 @@ mod queues;
 mod row;
 mod shared;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::current_jobs::{CurrentJob, CurrentJobs};
@@ -29,9 +30,10 @@ use crate::workload::status;
 
 use find::{Answer, find};
 use index::Index;
+pub(super) use question::Chosen;
 use question::Question;
 use queues::Queues;
-use row::{Names, Row};
+use row::{Names, Row, Shape};
 use shared::{Asked, Shared};
 
 /// Kind of the list.
@@ -99,6 +101,24 @@ impl Explain {
     /// cache.
     pub(super) fn read_jobs<A>(&self, read: impl FnOnce(&Index) -> A) -> A {
         self.views().jobs.read(read)
+    }
+
+    /// The keys of the newest jobs of a namespace (of all if it is empty) that are asked for, at most
+    /// `limit` per namespace, and how many there are per namespace that were created before a second.
+    pub(super) fn newest_jobs(
+        &self,
+        chosen: &Chosen,
+        only: &str,
+        limit: usize,
+        before: i64,
+    ) -> (Vec<Arc<ObjectKey>>, BTreeMap<String, u64>) {
+        let views = self.views();
+        views.jobs.read(|index| {
+            views.queues.read(|queues| {
+                let is_wanted = |shape: &Shape| chosen.has_shape(shape, queues);
+                (index.newest(only, &is_wanted, limit), index.count_of(only, &is_wanted, before))
+            })
+        })
     }
 
     /// The answer to a question, which readers of the same namespaces share.

@@ -2,13 +2,16 @@
 
 use std::str::FromStr;
 
-use berth_api::berth::usage::StayState;
+use berth_api::berth::usage::{Stay, StayState};
+use berth_apimachinery::selector::LabelSelector;
 
+use super::queues::Queues;
+use super::row::Shape;
 use crate::usage::parameter;
 
 /// Default and maximum number of jobs in a response.
 const LIMIT_DEFAULT: usize = 100;
-const LIMIT_MAX: usize = 1_000;
+pub(super) const LIMIT_MAX: usize = 10_000;
 /// Maximum number of jobs to skip.
 const OFFSET_MAX: usize = 10_000_000;
 /// Maximum number of words of a filter, so that a request cannot cost much.
@@ -26,7 +29,7 @@ pub(super) struct Question {
     /// User that created the job.
     pub(super) user: Option<String>,
     /// Labels that the Workload must have.
-    pub(super) labels: Vec<(String, String)>,
+    pub(super) labels: LabelSelector,
     /// Order of the jobs.
     pub(super) sort: Sort,
     /// True for the reverse order.
@@ -90,14 +93,17 @@ impl Question {
         let words = some("q").unwrap_or_default();
         let words = words.split_whitespace().take(WORDS_MAX).map(str::to_lowercase).collect();
         let states = some("state").unwrap_or_default();
-        let states = states.split(',').filter(|text| !text.is_empty()).map(state).collect::<Result<_, _>>()?;
+        let states = states.split(',').filter(|text| !text.is_empty());
+        let states = states.map(|text| state(text, &StayState::OF_CURRENT)).collect::<Result<_, _>>()?;
         let sort = some("sort").unwrap_or_default();
         let (sort, descending) = match sort.strip_prefix('-') {
             Some(sort) => (sort.to_owned(), true),
             None => (sort, false),
         };
         let labels = some("labels").unwrap_or_default();
-        let labels = labels.split(',').filter(|text| !text.is_empty()).map(label).collect::<Result<_, _>>()?;
+        let labels = LabelSelector::parse(labels.trim_matches([',', ' '])).map_err(|error| {
+            format!("labels: invalid value {labels:?}, expected a label selector such as team=a,tier!=test: {error}")
+        })?;
         let number = |name: &str, default: usize, max: usize| match some(name) {
             None => Ok(default),
             Some(text) => text
@@ -122,21 +128,57 @@ impl Question {
     }
 }
 
-fn state(text: &str) -> Result<StayState, String> {
-    let found = StayState::OF_CURRENT.iter().find(|state| state.name().eq_ignore_ascii_case(text));
-    found.copied().ok_or_else(|| {
-        format!(
-            "state: invalid value {text:?}, expected one of {}",
-            StayState::OF_CURRENT.map(StayState::name).join(", ")
-        )
-    })
+/// The jobs that a list of stays asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::explain) struct Chosen {
+    /// States; all if empty.
+    pub(in crate::explain) states: Vec<StayState>,
+    /// Local queue or cluster queue.
+    pub(in crate::explain) queue: Option<String>,
+    /// User that created the job.
+    pub(in crate::explain) user: Option<String>,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("labels: invalid value {text:?}, expected KEY=VALUE, separated by commas"))?;
-    Ok((key.trim().to_owned(), value.trim().to_owned()))
+impl Chosen {
+    /// Parses the parameters `state`, `queue` and `user` of a query string.
+    ///
+    /// # Errors
+    /// A state is invalid; the text names the accepted values.
+    pub(in crate::explain) fn parse(query: &str) -> Result<Self, String> {
+        let some = |name: &str| parameter(query, name).filter(|text| !text.is_empty());
+        let states = some("state").unwrap_or_default();
+        let states = states.split(',').filter(|text| !text.is_empty());
+        let states = states.map(|text| state(text, &StayState::ALL)).collect::<Result<_, _>>()?;
+        Ok(Chosen { states, queue: some("queue"), user: some("user") })
+    }
+
+    /// True if it asks for jobs in this state.
+    pub(in crate::explain) fn has_state(&self, state: StayState) -> bool {
+        self.states.is_empty() || self.states.contains(&state)
+    }
+
+    /// True if it asks for this stay.
+    pub(in crate::explain) fn has(&self, stay: &Stay) -> bool {
+        self.has_state(stay.state)
+            && self.user.as_ref().is_none_or(|user| *user == stay.user)
+            && self.queue.as_ref().is_none_or(|queue| *queue == stay.queue || *queue == stay.cluster_queue)
+    }
+
+    /// True if it asks for the jobs of this shape.
+    pub(super) fn has_shape(&self, shape: &Shape, queues: &Queues) -> bool {
+        let cluster_queue = || shape.held_in.as_deref().unwrap_or_else(|| queues.of(&shape.namespace, &shape.queue));
+        self.has_state(shape.state)
+            && self.user.as_ref().is_none_or(|user| **user == *shape.user)
+            && self.queue.as_ref().is_none_or(|queue| **queue == *shape.queue || queue == cluster_queue())
+    }
+}
+
+fn state(text: &str, accepted: &[StayState]) -> Result<StayState, String> {
+    let found = accepted.iter().find(|state| state.name().eq_ignore_ascii_case(text));
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = accepted.iter().map(|state| state.name()).collect();
+        format!("state: invalid value {text:?}, expected one of {}", names.join(", "))
+    })
 }
 
 impl FromStr for Sort {
@@ -191,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_query_selects_sorts_and_groups() {
-        let query = "q=Train+GPU&state=waiting,Running&queue=blue&sort=-priority&group=label%3Ateam&value=&limit=9999";
+        let query = "q=Train+GPU&state=waiting,Running&queue=blue&sort=-priority&group=label%3Ateam&value=&limit=99999";
         let question = Question::parse(query).expect("a question");
         assert_eq!(question.words, ["train", "gpu"]);
         assert_eq!(question.states, [StayState::Waiting, StayState::Running]);
@@ -201,12 +243,21 @@ mod tests {
     }
 
     #[test]
+    fn states_of_stays_are_chosen_by_name() {
+        let states = |query: &str| Chosen::parse(query).map(|chosen| chosen.states);
+        assert_eq!(states("since=x&state=preempted,Running"), Ok(vec![StayState::Preempted, StayState::Running]));
+        assert_eq!(states("limit=5"), Ok(Vec::new()));
+        let error = states("state=lost").expect_err("no such state");
+        assert!(error.starts_with("state: invalid value \"lost\", expected one of Waiting, Held, "), "{error}");
+    }
+
+    #[test]
     fn an_invalid_parameter_is_named_with_the_accepted_values() {
         for (query, expected) in [
             ("state=asleep", "state: invalid value \"asleep\", expected one of Waiting, "),
             ("sort=color", "sort: invalid value \"color\", expected queued, "),
             ("group=label:", "group: invalid value \"label:\", expected namespace, "),
-            ("labels=team", "labels: invalid value \"team\", expected KEY=VALUE"),
+            ("labels=team%20is%20a", "labels: invalid value \"team is a\", expected a label selector such as "),
             ("limit=-1", "limit: invalid value \"-1\", expected an integer"),
         ] {
             let error = Question::parse(query).expect_err(query);

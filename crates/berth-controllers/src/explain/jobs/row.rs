@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::berth::usage::{Stay, StayState};
 use berth_api::kueue::v1beta2::Workload;
+use berth_apimachinery::selector::Labels;
 use parking_lot::Mutex;
 
 use crate::concurrent_admission::is_variant;
@@ -93,9 +94,8 @@ impl Row {
     }
 }
 
-impl Own {
-    /// The value of a label.
-    pub(super) fn label(&self, key: &str) -> Option<&str> {
+impl Labels for Own {
+    fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(known, _)| **known == *key).map(|(_, value)| &**value)
     }
 }

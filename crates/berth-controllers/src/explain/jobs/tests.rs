@@ -60,6 +60,8 @@ fn jobs_are_filtered_by_words_state_queue_and_labels() {
     assert_eq!(listed("queue=lent"), ["blue/job-train"]);
     assert_eq!(listed("user=bob"), ["blue/job-eval"]);
     assert_eq!(listed("labels=project%3Deval"), ["blue/job-eval"]);
+    assert_eq!(listed("labels=project%20in%20%28eval%2Ctrain%29%2Cproject%21%3Dtrain"), ["blue/job-eval"]);
+    assert_eq!(listed("labels=%21project"), [""; 0]);
 }
 
 #[test]
@@ -70,6 +72,23 @@ fn a_page_is_a_part_of_the_sorted_jobs() {
     assert_eq!(listed("sort=state&limit=2"), ["blue/job-eval", "green/job-train"]);
     assert_eq!(listed("sort=-user&limit=2&offset=1"), ["green/job-train", "blue/job-train"]);
     assert_eq!(listed("limit=5&offset=3"), [""; 0]);
+}
+
+#[test]
+fn the_newest_jobs_of_a_queue_or_user_are_chosen() {
+    let (index, mut queues) = (index(), Queues::default());
+    queues.put(&Arc::new(ObjectKey::namespaced("green", "main")), "pool".to_owned());
+    let chosen = |query: &str, limit: usize| {
+        let chosen = Chosen::parse(query).expect("a choice");
+        let is_wanted = |shape: &Shape| chosen.has_shape(shape, &queues);
+        let keys = index.newest("", &is_wanted, limit).iter().map(ToString::to_string).collect::<Vec<_>>();
+        (keys, index.count_of("", &is_wanted, i64::MAX).values().sum::<u64>())
+    };
+    assert_eq!(chosen("queue=pool", 9), (vec!["green/job-train".to_owned()], 1));
+    assert_eq!(chosen("queue=lent&user=Ann&state=running", 9), (vec!["blue/job-train".to_owned()], 1));
+    assert_eq!(chosen("user=eve&state=running", 9), (Vec::new(), 0));
+    let (keys, total) = chosen("queue=main", 1);
+    assert_eq!((keys, total), (["blue/job-eval", "green/job-train", "red/job-secret"].map(str::to_owned).to_vec(), 4));
 }
 
 #[test]
@@ -110,7 +129,7 @@ fn the_index_follows_changes() {
     assert_eq!(index.running("").map(|stay| stay.workload.name.as_str()).collect::<Vec<_>>(), ["job-train"]);
     let states = [StayState::Waiting];
     assert_eq!(index.count("", &states, i64::MAX).values().sum::<u64>(), 2);
-    assert_eq!(index.newest("green", &states, 1), [key("green", "job-train")]);
+    assert_eq!(index.newest("green", &|shape| states.contains(&shape.state), 1), [key("green", "job-train")]);
 }
 
 #[test]
