@@ -75,6 +75,7 @@ impl Simulated {
             pod_security: Default::default(),
             node: None,
             unattended: false,
+            jobs_only: false,
             apart: false,
             forecasts: None,
             decisions: berth_controllers::Decisions::default(),

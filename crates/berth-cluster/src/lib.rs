@@ -74,6 +74,10 @@ pub struct Options {
     pub root_ca: Option<String>,
     /// This machine as a node. Simulated nodes then have a taint.
     pub machine: Option<MachineNode>,
+    /// True if all pods are of Jobs without volumes, and no node is added or removed: the controllers of
+    /// other workloads, of Services, of volumes and of node pools are left out. Each of them would look
+    /// at every change of every pod.
+    pub jobs_only: bool,
 }
 
 /// The cluster's name, region and version.
@@ -107,9 +111,11 @@ pub fn install(manager: &mut Manager, options: Options) {
     };
     options.logs.connect(manager, configuration.pods.clone(), options.seed);
     let shared = Arc::new(configuration.clone());
-    pools::install(manager, site.clone());
-    autoscaler::install(manager, shared, site.clone());
-    provisioning::install(manager, site);
+    if !options.jobs_only {
+        pools::install(manager, site.clone());
+        autoscaler::install(manager, shared, site.clone());
+        provisioning::install(manager, site);
+    }
     scheduler::install(manager, configuration);
     if scheduler::forms_gangs(configuration) {
         pod_groups::install(manager);
@@ -125,10 +131,15 @@ pub fn install(manager: &mut Manager, options: Options) {
     options.state.connect(manager);
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
-    storage::install(manager, options.folders.clone());
+    if !options.jobs_only {
+        storage::install(manager, options.folders.clone());
+    }
     devices::install(manager);
     bootstrap::install(manager, configuration);
     job::install(manager);
+    if options.jobs_only {
+        return;
+    }
     cron_job::install(manager);
     replicas::install(manager);
     pod_autoscaler::install(manager);

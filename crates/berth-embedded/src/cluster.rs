@@ -79,6 +79,9 @@ pub struct Options {
     /// True if no client reads Events or `metadata.managedFields`: no Events are written, and only
     /// server-side applies record field owners.
     pub unattended: bool,
+    /// True if all pods are of Jobs without volumes, and no node is added or removed: see
+    /// [`berth_cluster::Options::jobs_only`].
+    pub jobs_only: bool,
 }
 
 /// This machine as a node that runs the programs of its pods.
@@ -121,6 +124,7 @@ impl Options {
             pod_security: PodSecurity::default(),
             node: None,
             unattended: false,
+            jobs_only: false,
         }
     }
 }
@@ -263,6 +267,7 @@ impl Embedded {
             metrics,
             state: api.state(),
             root_ca,
+            jobs_only: options.jobs_only,
             ..berth_cluster::Options::default()
         };
         let autopilot = operators.autopilot.api.clone();

@@ -86,6 +86,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         node,
         apart: false,
         unattended: false,
+        jobs_only: false,
         decisions,
         forecasts: options.forecasts.written(),
     })

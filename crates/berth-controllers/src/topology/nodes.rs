@@ -10,7 +10,7 @@ use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, Obje
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, ResourceExt};
 
-use super::health::{View, assess, assigned_hosts, ended_message, facts};
+use super::health::{View, assess, assigned_hosts, ended_message, facts, reads_pods};
 use super::{WorkloadPods, workload_of_pod};
 use crate::concurrent_admission::is_variant;
 use crate::configuration::Config;
@@ -87,7 +87,8 @@ impl Reconciler for NodeFailures {
             let node = |host: &str| self.by_host.get(host).into_iter().next();
             let flavor = |name: &str| self.stores.flavor(name);
             let view = View { node: &node, flavor: &flavor, gates: &self.gates, now: self.clock.now() };
-            assess(&workload, &self.of_workload.of(&workload), &view)
+            let pods = if reads_pods(&workload) { self.of_workload.of(&workload) } else { Vec::new() };
+            assess(&workload, &pods, &view)
         };
         if let Some(after) = &outcome.workload {
             let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);

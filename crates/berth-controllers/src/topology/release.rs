@@ -39,6 +39,14 @@ impl Release {
     }
 }
 
+/// True if pods of the workload may have to be released: a pod set has a topology assignment. Otherwise
+/// [`releases`] need not read the pods, of which a large job has thousands.
+pub fn may_release(workload: &Workload) -> bool {
+    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let mut assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+    assignments.any(|assignment| assignment.topology_assignment.is_some())
+}
+
 /// The pods of a workload to release now.
 pub fn releases(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<Release> {
     let admitted = status::is_admitted(workload) && !status::is_evicted(workload) && !status::is_finished(workload);

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::health::{Outcome, View, assess};
-use super::release::releases;
+use super::health::{Outcome, View, assess, reads_pods};
+use super::release::{may_release, releases};
 use crate::conditions;
 use crate::gates::{Gate, Gates};
 
@@ -210,6 +210,21 @@ fn assessed(workload: &Workload, pods: &[Arc<Pod>], nodes: Vec<Node>, gates: &Ga
 fn unhealthy(outcome: &Outcome) -> Option<Vec<String>> {
     let status = outcome.workload.as_ref()?.status.as_ref()?;
     Some(status.unhealthy_nodes.iter().map(|node| node.name.clone()).collect())
+}
+
+#[test]
+fn pods_of_a_workload_without_topology_assignment_have_no_influence() {
+    let pods = [pod(0, None, "Pending"), pod(1, Some("gone"), "Pending")];
+    let placed = workload(&[("a", 2)], by_index(), &["a"]);
+    assert!(may_release(&placed) && reads_pods(&placed));
+    let mut unplaced = placed;
+    let admission = unplaced.status.as_mut().and_then(|status| status.admission.as_mut()).expect("an admission");
+    admission.pod_set_assignments.iter_mut().for_each(|assignment| assignment.topology_assignment = None);
+    assert!(!may_release(&unplaced) && !reads_pods(&unplaced));
+    assert_eq!(sent(&unplaced, &pods), []);
+    let (with, without) = [&pods[..], &[]].map(|pods| assessed(&unplaced, pods, Vec::new(), &Gates::default())).into();
+    assert_eq!(unhealthy(&with), Some(Vec::new()), "a node that is no longer assigned is not recorded as failed");
+    assert_eq!(with, without);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler}
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 
-use super::release::releases;
+use super::release::{may_release, releases};
 use super::{WorkloadPods, is_gated, workload_of_pod};
 use crate::execute::{Part, patch};
 use crate::metrics::Metrics;
@@ -53,6 +53,9 @@ struct Ungater {
 impl Reconciler for Ungater {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
+        if !may_release(&workload) {
+            return Ok(Action::Wait);
+        }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for release in releases(&workload, &self.of_workload.of(&workload)) {
             let (before, after) = (release.pod.as_ref(), release.released());

@@ -39,6 +39,14 @@ pub struct Options {
     html: Option<PathBuf>,
 }
 
+impl Options {
+    /// Number of threads for each policy, of which as many are replayed at once as there are CPUs.
+    pub fn threads_each(&self) -> usize {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        (cpus / self.common.policies.len().max(1)).max(1)
+    }
+}
+
 /// Format of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {

@@ -9,12 +9,17 @@
 //! The nodes have room for everything that the quota admits, so that both depths of a replay decide
 //! about the same capacity. What only a whole cluster does takes a little cluster time: pods are
 //! bound, started and counted.
+//!
+//! A cluster runs on one thread. The module [`pieces`] divides a trace at times at which no job runs
+//! or waits, so that several clusters replay it at the same time.
 
 mod names;
 mod objects;
 mod observed;
+mod pieces;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -64,32 +69,63 @@ pub enum WholeError {
     Runtime(#[source] std::io::Error),
 }
 
-/// Replays a trace under a policy through a whole cluster. `ended` counts the jobs that ended. The
-/// history has no cycles and no restless instants, which only the engine knows. Blocks the calling
-/// thread. Must not be called from within a tokio runtime.
+/// How a trace is divided among clusters. The division does not depend on the number of threads, and so
+/// the history does not either.
+#[derive(Clone, Copy, Debug)]
+pub struct Division {
+    /// Number of clusters that run at the same time, each on a thread of its own.
+    pub threads: usize,
+    /// A cluster replays at least this much before the trace goes on in a new one: the number of pods,
+    /// and four per job. With `u64::MAX`, one cluster replays everything.
+    pub cost_min: u64,
+}
+
+impl Default for Division {
+    /// One thread per CPU. A cluster replays so much that its start is a fiftieth of its work.
+    fn default() -> Self {
+        Self { threads: std::thread::available_parallelism().map_or(1, usize::from), cost_min: 12_000 }
+    }
+}
+
+/// Replays a trace under a policy through whole clusters, with the default [`Division`]. `ended` is
+/// increased by one for each job that ended. The history has no cycles and no restless instants, which
+/// only the engine knows. Blocks the calling thread. Must not be called from within a tokio runtime.
 ///
 /// # Errors
 /// The policy cannot be part of a cluster, or a request to the API failed.
 pub fn replay(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .map_err(WholeError::Runtime)?;
-    runtime.block_on(run(replay, ended))
+    replay_divided(replay, &Division::default(), ended)
 }
 
-async fn run(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeError> {
+/// Like [`replay`], with this division.
+///
+/// # Errors
+/// The policy cannot be part of a cluster, or a request to the API failed.
+pub fn replay_divided(replay: &Replay<'_>, division: &Division, ended: &AtomicUsize) -> Result<History, WholeError> {
     if let Some(problem) = objects::unsupported(replay.policy()) {
         return Err(WholeError::Policy(problem));
     }
+    pieces::replay(replay, division, ended, &|jobs| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .map_err(WholeError::Runtime)?;
+        runtime.block_on(run(replay, jobs, ended))
+    })
+}
+
+/// Replays consecutive jobs through a cluster that is new at the first of them.
+async fn run(replay: &Replay<'_>, jobs: Range<usize>, ended: &AtomicUsize) -> Result<History, WholeError> {
     let mut names = Names::default();
-    let start = timestamp(replay.start());
+    let before = if jobs.start == 0 { Duration::ZERO } else { replay.trace().jobs[jobs.start].submitted };
+    let start = timestamp(replay.start().after(before));
     let clock = Clock::scaled(start.checked_sub(signed(BEFORE)).unwrap_or(start), 1.0);
-    let configuration = replay.policy().configuration.clone();
+    let configuration = Some(objects::configuration(replay.policy()));
     let options = Options {
         // Events would be half of the writes. Nothing can read them during the replay.
         unattended: true,
+        jobs_only: true,
         ..Options::in_memory(clock.clone(), 1, Some(objects::cluster()), configuration)
     };
     let embedded = Embedded::start(options).await?;
@@ -99,9 +135,9 @@ async fn run(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeE
         let manifest = Manifest { origin: format!("policy {}", replay.policy().name), object };
         manifest.create(&resources, None).await?;
     }
-    let observed = Arc::new(Mutex::new(Observed::new(replay, &names)));
+    let observed = Arc::new(Mutex::new(Observed::new(replay, jobs.clone(), &names)));
     let watch = Watch { client: client.clone(), clock: clock.clone(), observed: observed.clone() };
-    let submit = submit(replay, &names, &client, &clock, &observed);
+    let submit = submit(replay, jobs, &names, &client, &clock, &observed);
     let history = tokio::select! {
         failed = watch.run() => Err(failed),
         submitted = async { submit.await?; wait(&clock, &observed, ended).await } => submitted,
@@ -113,6 +149,7 @@ async fn run(replay: &Replay<'_>, ended: &AtomicUsize) -> Result<History, WholeE
 /// Creates each job at its time.
 async fn submit(
     replay: &Replay<'_>,
+    jobs: Range<usize>,
     names: &Names,
     client: &Client,
     clock: &Clock,
@@ -120,12 +157,13 @@ async fn submit(
 ) -> Result<(), WholeError> {
     let start = timestamp(replay.start());
     let mut last = Timestamp::MIN;
-    for (number, job) in replay.trace().jobs.iter().enumerate() {
+    for number in jobs {
+        let job = &replay.trace().jobs[number];
         let at = start.checked_add(signed(job.submitted)).unwrap_or(Timestamp::MAX);
         let at = at.max(last.checked_add(signed(BETWEEN)).unwrap_or(Timestamp::MAX));
         last = at;
         clock.sleep_until(at).await;
-        observed.lock().created(number);
+        observed.lock().created();
         let object = objects::job(replay, number, names);
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let jobs: Api<Job> = Api::namespaced(client.clone(), &namespace);
@@ -137,13 +175,14 @@ async fn submit(
 
 /// Waits until every job has ended, or nothing happens any more.
 async fn wait(clock: &Clock, observed: &Mutex<Observed>, ended: &AtomicUsize) -> Result<(), WholeError> {
-    let mut seen = (0, clock.now());
+    let (mut seen, mut counted) = ((0, clock.now()), 0);
     loop {
-        let (open, holding, changes) = {
+        let (open, holding, changes, done) = {
             let observed = observed.lock();
-            ended.store(observed.ended(), Ordering::Relaxed);
-            (observed.open(), observed.holding(), observed.changes())
+            (observed.open(), observed.holding(), observed.changes(), observed.ended())
         };
+        ended.fetch_add(done - counted, Ordering::Relaxed);
+        counted = done;
         if changes != seen.0 {
             seen = (changes, clock.now());
         }

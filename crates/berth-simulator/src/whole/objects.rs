@@ -28,9 +28,21 @@ const KEPT_SECONDS: i32 = 60;
 /// Start of the Jobs' names; the number of the job follows.
 const JOB_PREFIX: &str = "job-";
 
-/// The cluster: pods start and stop without delay.
+/// The cluster: pods start and stop without delay, and there are no kinds of jobs but Job.
 pub fn cluster() -> Value {
-    json!({"name": "replay", "nodePools": [], "pods": {"startDelay": "0s", "stopDelay": "0s"}})
+    json!({"name": "replay", "nodePools": [], "pods": {"startDelay": "0s", "stopDelay": "0s"},
+           "operators": {"ray": false, "leaderWorkerSets": false, "trainer": false, "appWrappers": false,
+                         "training": false, "mpi": false}})
+}
+
+/// The controllers' configuration: the policy's, with Jobs as the only integration.
+pub fn configuration(policy: &Policy) -> Value {
+    let mut configuration = policy
+        .configuration
+        .clone()
+        .unwrap_or_else(|| json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}));
+    configuration["integrations"]["frameworks"] = json!(["batch/job"]);
+    configuration
 }
 
 /// Why a policy cannot be replayed through a cluster, if it cannot.

@@ -1,6 +1,7 @@
 //! What a watch of the Workloads shows, as the history of a replay.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
@@ -13,8 +14,10 @@ use berth_load::{History, Holding, Holdings, JobRecord, JobRun, Load};
 use super::names::Names;
 use super::objects;
 
-/// The history so far.
+/// The history of consecutive jobs so far. Numbers of jobs in it count from the first of them.
 pub struct Observed {
+    /// Number in the trace of the first job.
+    first: usize,
     history: History,
     holdings: Holdings,
     /// The admission of each job that holds quota, and the index of what it holds.
@@ -29,10 +32,11 @@ pub struct Observed {
 
 impl Observed {
     /// Nothing has happened.
-    pub fn new(replay: &Replay<'_>, names: &Names) -> Observed {
-        let start = replay.start();
-        let jobs = &replay.trace().jobs;
+    pub fn new(replay: &Replay<'_>, jobs: Range<usize>, names: &Names) -> Observed {
+        let (start, first) = (replay.start(), jobs.start);
+        let jobs = &replay.trace().jobs[jobs];
         Observed {
+            first,
             history: History { start: Some(start), ..History::default() },
             holdings: Holdings::default(),
             held: vec![None; jobs.len()],
@@ -43,9 +47,10 @@ impl Observed {
         }
     }
 
-    /// A job is submitted; the jobs are submitted in order.
-    pub fn created(&mut self, number: usize) {
-        self.history.jobs.push(JobRecord::new(self.submitted[number]));
+    /// The next job is submitted.
+    pub fn created(&mut self) {
+        let submitted = self.submitted[self.history.jobs.len()];
+        self.history.jobs.push(JobRecord::new(submitted));
         self.changes += 1;
     }
 
@@ -72,7 +77,8 @@ impl Observed {
     /// A Workload was created or changed.
     pub fn workload(&mut self, workload: &Workload, now: Time) {
         let owners = workload.metadata.owner_references.iter().flatten();
-        let Some(number) = owners.into_iter().find_map(|owner| objects::number(&owner.name)) else { return };
+        let number = owners.into_iter().find_map(|owner| objects::number(&owner.name));
+        let Some(number) = number.and_then(|number| number.checked_sub(self.first)) else { return };
         let Some(record) = self.history.jobs.get(number) else { return };
         if record.ended.is_some() {
             return;

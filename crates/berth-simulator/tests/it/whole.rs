@@ -16,7 +16,7 @@ use berth_foresight::policy::built_in::BuiltIn;
 use berth_foresight::replay::Replay;
 use berth_foresight::trace::{Selection, Trace, read};
 use berth_load::{History, Untimed};
-use berth_simulator::whole;
+use berth_simulator::whole::{self, Division};
 use clap::ValueEnum;
 
 /// Differences between starts in both depths: a decision takes no time in the engine.
@@ -115,4 +115,32 @@ fn both_depths_decide_alike_on_the_log_of_nasa() {
     let history = compare(&trace, &BuiltIn::BestEffort.policy(&trace));
     let waited = history.jobs.iter().filter(|job| job.first_started > Some(job.created.after(OVERHEAD))).count();
     assert!(waited > 10, "{waited} jobs waited");
+}
+
+/// Thirty jobs of the small trace with hours without jobs: after every ten, the next one comes later.
+fn with_pauses() -> Trace {
+    let mut trace = small();
+    trace.jobs.truncate(30);
+    for (number, job) in trace.jobs.iter_mut().enumerate() {
+        job.submitted += Duration::from_secs(4 * 3600) * u32::try_from(number / 10).expect("few jobs");
+    }
+    trace
+}
+
+#[test]
+fn clusters_that_divide_a_trace_decide_as_one_cluster_does() {
+    let trace = with_pauses();
+    let policy = BuiltIn::Reclaim.policy(&trace);
+    let replay = Replay::new(&trace, &policy).expect("every job has a queue");
+    let ended = AtomicUsize::new(0);
+    let by = |threads, cost_min| {
+        let division = Division { threads, cost_min };
+        whole::replay_divided(&replay, &division, &ended).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (one, divided, on_one_thread) = (by(1, u64::MAX), by(3, 1), by(1, 1));
+    assert_eq!(divided, on_one_thread, "the number of threads does not matter");
+    assert_eq!(divided, one);
+    assert_eq!(ended.into_inner(), 3 * trace.jobs.len());
+    let waited = one.jobs.iter().filter(|job| job.first_started > Some(job.created.after(OVERHEAD))).count();
+    assert!(waited > 3, "{waited} jobs waited");
 }
