@@ -285,8 +285,8 @@ impl Search<'_> {
         found
     }
 
-    /// Evaluates all wanted resources on the flavor at this place of a resource group. `choices` gets
-    /// the grade of each.
+    /// Evaluates all wanted resources on the flavor at this place of a resource group. `choices`
+    /// gets the grade of each.
     fn try_flavor(
         &mut self,
         world: &mut World,

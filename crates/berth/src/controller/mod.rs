@@ -224,8 +224,8 @@ async fn dump_on_signal(controllers: Controllers) {
     }
 }
 
-/// What each term of leadership installs: the controllers, written forecasts, the AppWrapper operator
-/// and the health of nodes.
+/// What each term of leadership installs: the controllers, written forecasts, the AppWrapper
+/// operator and the health of nodes.
 fn install_of(
     controllers: Controllers,
     config: Config,
