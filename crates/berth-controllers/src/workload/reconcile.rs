@@ -24,7 +24,6 @@ use crate::configuration::WaitForPodsReady;
 use crate::cool_down;
 use crate::devices;
 use crate::gates::Gate;
-use crate::jobs::readiness;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{Plan, PlannedEvent, Step};
 use crate::selector;
@@ -581,8 +580,6 @@ impl Reconcile<'_> {
             self.plan.requeue_within(left);
             return false;
         }
-        // After a short timeout, the job's controller may not have reported the pods yet.
-        readiness::sync(&mut self.workload, || false, self.context.now);
         let count = self.workload.status.as_ref().and_then(|s| s.requeue_state.as_ref()).and_then(|s| s.count);
         let next = count.unwrap_or(0).saturating_add(1);
         if config.requeuing_strategy.backoff_limit_count.is_some_and(|limit| next > limit) {
