@@ -163,26 +163,8 @@ fn show(html: &mut Html, jobs: &CurrentJobs, given: &Parameters, now: Timestamp)
 /// The number of jobs per state, each a filter.
 fn states(html: &mut Html, jobs: &CurrentJobs, given: &Parameters) {
     let all: usize = jobs.states.values().sum();
-    html.element("p", &[("class", &"tabs"), ("role", &"group"), ("aria-label", &"State")], |html| {
-        let now = given.get("state").unwrap_or_default();
-        let mut tab = |value: &str, text: &str, count: usize| {
-            let to = to(given, "state", value);
-            let mut attributes: Vec<(&'static str, &dyn std::fmt::Display)> = vec![("href", &to)];
-            if value == now {
-                attributes.push(("aria-current", &"true"));
-            }
-            html.element("a", &attributes, |html| {
-                html.text(text);
-                html.line("b", "", format_args!(" {count}"));
-            });
-        };
-        tab("", "All", all);
-        for (state, count) in by_state(jobs) {
-            if count > 0 || now == state.name() {
-                tab(state.name(), state.name(), count);
-            }
-        }
-    });
+    let states = by_state(jobs).map(|(state, count)| (state.name(), count));
+    layout::state_tabs(html, given, all, states, |value| to(given, "state", value));
 }
 
 /// The number of jobs in each state.

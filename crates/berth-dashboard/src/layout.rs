@@ -1,5 +1,6 @@
 //! Common parts of all pages: frame, notices, tables, bars.
 
+use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use berth_apimachinery::quantity::Quantity;
@@ -7,6 +8,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::html::{Href, Html};
 use crate::read::Unread;
+use crate::request::Parameters;
 use crate::tree::Figures;
 
 /// Interval in seconds at which a page reloads itself in browsers without scripts.
@@ -279,6 +281,35 @@ fn parts(html: &mut Html, own: f64, over: f64, label: &str) {
 pub fn quota(quantity: &Quantity) -> String {
     // An amount beyond the integers of the engine counts as unlimited.
     if quantity.value() == i64::MAX { "unlimited".to_owned() } else { quantity.to_string() }
+}
+
+/// Tabs that filter a table by state: one for all rows, and one for each state that has rows or is
+/// chosen, with the number of its rows. `to` returns the page with a state, or with all for `""`.
+pub fn state_tabs<'a>(
+    html: &mut Html,
+    given: &Parameters,
+    all: usize,
+    states: impl Iterator<Item = (&'a str, usize)>,
+    to: impl Fn(&str) -> Href,
+) {
+    let chosen = given.get("state").unwrap_or_default();
+    html.element("p", &[("class", &"tabs"), ("role", &"group"), ("aria-label", &"State")], |html| {
+        let mut tab = |value: &str, text: &str, count: usize| {
+            let to = to(value);
+            let mut attributes: Vec<(&'static str, &dyn Display)> = vec![("href", &to)];
+            if value == chosen {
+                attributes.push(("aria-current", &"true"));
+            }
+            html.element("a", &attributes, |html| {
+                html.text(text);
+                html.line("b", "", format_args!(" {count}"));
+            });
+        };
+        tab("", "All", all);
+        for (state, count) in states.filter(|(state, count)| *count > 0 || *state == chosen) {
+            tab(state, state, count);
+        }
+    });
 }
 
 /// Links to the previous and next page of a list.

@@ -145,27 +145,10 @@ fn show(html: &mut Html, machines: &[Machine], levels: &[String], given: &Parame
 /// The number of nodes per state and of unhealthy ones, each a filter of the table.
 fn states(html: &mut Html, machines: &[Machine], given: &Parameters) {
     let states: BTreeSet<&str> = machines.iter().map(|it| it.state.as_str()).collect();
-    html.element("p", &[("class", &"tabs"), ("role", &"group"), ("aria-label", &"State")], |html| {
-        let now = given.get("state").unwrap_or_default();
-        let mut tab = |value: &str, text: &str, count: usize| {
-            let query = given.without("from").without("refresh").with("state", value).query();
-            let to = Href::path(&["nodes"]).with_query(&query);
-            let mut attributes: Vec<(&'static str, &dyn std::fmt::Display)> = vec![("href", &to)];
-            if value == now {
-                attributes.push(("aria-current", &"true"));
-            }
-            html.element("a", &attributes, |html| {
-                html.text(text);
-                html.line("b", "", format_args!(" {count}"));
-            });
-        };
-        tab("", "All", machines.len());
-        for state in states.into_iter().chain([UNHEALTHY]) {
-            let count = machines.iter().filter(|it| it.is(state)).count();
-            if count > 0 || state == now {
-                tab(state, state, count);
-            }
-        }
+    let states = states.into_iter().chain([UNHEALTHY]);
+    let counts = states.map(|state| (state, machines.iter().filter(|it| it.is(state)).count()));
+    layout::state_tabs(html, given, machines.len(), counts, |value| {
+        Href::path(&["nodes"]).with_query(&given.without("from").without("refresh").with("state", value).query())
     });
 }
 
