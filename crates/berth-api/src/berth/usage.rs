@@ -124,6 +124,11 @@ impl StayState {
         !matches!(self, Self::Waiting | Self::Held | Self::Reserved | Self::Running)
     }
 
+    /// The one of these states with a name, in any case.
+    pub fn named(name: &str, accepted: &[Self]) -> Option<Self> {
+        accepted.iter().copied().find(|state| state.name().eq_ignore_ascii_case(name))
+    }
+
     /// The state as it is written.
     pub fn name(self) -> &'static str {
         match self {

@@ -90,10 +90,9 @@ pub struct JobsOptions {
 
 /// Parses one of these states by its name, in any case.
 fn states(accepted: &'static [StayState]) -> impl TypedValueParser<Value = StayState> {
-    let named = |text: String| accepted.iter().copied().find(|state| state.name().eq_ignore_ascii_case(&text));
     // The parser accepts names of states only.
     PossibleValuesParser::new(accepted.iter().map(|state| state.name()))
-        .map(move |text| named(text).unwrap_or_default())
+        .map(move |text| StayState::named(&text, accepted).unwrap_or_default())
 }
 
 /// Checks a label selector, which the server reads.

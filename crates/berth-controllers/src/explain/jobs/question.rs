@@ -174,8 +174,7 @@ impl Chosen {
 }
 
 fn state(text: &str, accepted: &[StayState]) -> Result<StayState, String> {
-    let found = accepted.iter().find(|state| state.name().eq_ignore_ascii_case(text));
-    found.copied().ok_or_else(|| {
+    StayState::named(text, accepted).ok_or_else(|| {
         let names: Vec<&str> = accepted.iter().map(|state| state.name()).collect();
         format!("state: invalid value {text:?}, expected one of {}", names.join(", "))
     })
