@@ -24,9 +24,7 @@ use serde_json::{Value, json};
 use super::readers::Listable;
 use super::usage::Unreported;
 use super::{Explain, Reader};
-use crate::conditions;
 use crate::decisions::stay;
-use crate::workload::status;
 
 use find::{Answer, find};
 use index::Index;
@@ -156,8 +154,8 @@ impl Explain {
         let since = self.decisions.last_end(workload.metadata.uid.as_deref().unwrap_or_default());
         let stay = stay::of(&workload, since, &self.stores.cluster_queue_name(&workload));
         let waits = matches!(stay.state, StayState::Waiting | StayState::Held);
-        let reserved = status::condition(&workload, conditions::QUOTA_RESERVED).filter(|_| waits);
-        let message = reserved.map(|it| it.message.clone()).unwrap_or_default();
+        let why = stay::wait_of(&workload).filter(|_| waits);
+        let message = why.map(|it| it.message.clone()).unwrap_or_default();
         let labels = workload.metadata.labels.clone().unwrap_or_default();
         Some(CurrentJob { stay, labels, message })
     }
