@@ -36,6 +36,13 @@ pub enum Format {
     JsonPathAsJson(Template),
 }
 
+impl Format {
+    /// True for formats of objects rather than of rows.
+    pub fn is_of_objects(&self) -> bool {
+        matches!(self, Self::Json | Self::Yaml | Self::JsonPath(_) | Self::JsonPathAsJson(_))
+    }
+}
+
 impl FromStr for Format {
     type Err = String;
 

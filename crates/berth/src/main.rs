@@ -226,7 +226,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(options) => accounting::report::main(&options),
         Command::History(options) => accounting::history::main(&options),
         Command::WhyPreempted(options) => accounting::history::why_preempted(&options),
-        Command::Queue(options) => batch::lists::queue(&options),
+        Command::Queue(options) => batch::lists::queue(options),
         Command::Jobs(options) => batch::lists::jobs(&options),
         Command::Nodes(options) => batch::nodes::main(&options),
         Command::Top(options) => top::main(&options),

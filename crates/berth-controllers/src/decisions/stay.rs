@@ -66,6 +66,7 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
         workload: ObjectName { namespace: workload.namespace().unwrap_or_default(), name: workload.name_any() },
         uid: workload.metadata.uid.clone().unwrap_or_default(),
         job: controller_of(&workload.metadata).map(|owner| Job { kind: owner.kind.clone(), name: owner.name.clone() }),
+        labels: workload.labels().clone(),
         user: user(workload),
         queue: workload.spec.queue_name.clone(),
         cluster_queue: admission.map_or(cluster_queue, |admission| &admission.cluster_queue).to_owned(),

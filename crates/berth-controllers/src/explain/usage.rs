@@ -148,7 +148,7 @@ impl Explain {
     }
 
     /// The stays of a period, ended and going on: parameters `since`, `until`, `state`, `queue`,
-    /// `user` and `limit`. Of the jobs of a namespace that wait, those that were created last are
+    /// `user`, `labels` and `limit`. Of the jobs of a namespace that wait, those that were created last are
     /// listed.
     ///
     /// # Errors

@@ -114,7 +114,8 @@ impl Explain {
         views.jobs.read(|index| {
             views.queues.read(|queues| {
                 let is_wanted = |shape: &Shape| chosen.has_shape(shape, queues);
-                (index.newest(only, &is_wanted, limit), index.count_of(only, &is_wanted, before))
+                let labels = &chosen.labels;
+                (index.newest(only, &is_wanted, labels, limit), index.count_of(only, &is_wanted, labels, before))
             })
         })
     }
@@ -156,8 +157,7 @@ impl Explain {
         let waits = matches!(stay.state, StayState::Waiting | StayState::Held);
         let why = stay::wait_of(&workload).filter(|_| waits);
         let message = why.map(|it| it.message.clone()).unwrap_or_default();
-        let labels = workload.metadata.labels.clone().unwrap_or_default();
-        Some(CurrentJob { stay, labels, message })
+        Some(CurrentJob { stay, message })
     }
 }
 
