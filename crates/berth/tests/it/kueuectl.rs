@@ -162,13 +162,8 @@ fn the_documented_commands_of_kueuectl_work() {
         return;
     }
     let cluster = Cluster::ephemeral(&[]);
-    cluster.run(&[
-        "apply",
-        "-f",
-        &file("examples/quickstart/queues.yaml"),
-        "-f",
-        &file("examples/quickstart/blue-jobs.yaml"),
-    ]);
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    cluster.run_blue_jobs();
     cluster.wait_until("two jobs to run, and one to wait", 60, |cluster| {
         let status = &cluster.get(&["localqueue", "main", "-n", "team-blue"])["status"];
         status["pendingWorkloads"] == 1 && status["admittedWorkloads"] == 2
