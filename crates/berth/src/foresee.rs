@@ -49,8 +49,8 @@ pub struct ForecastOptions {
     /// Jobs of all namespaces, as without -n.
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "job", "backtest"])]
     all_namespaces: bool,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE; of a backtest, table
-    /// or json.
+    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE; of a backtest, table or json.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]

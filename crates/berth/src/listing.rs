@@ -1,5 +1,5 @@
-//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names, JSONPath
-//! and CSV.
+//! Lists of objects in the formats of kubectl: a table, a wide table, JSON, YAML, names, JSONPath,
+//! Go templates and CSV.
 
 use std::str::FromStr;
 
@@ -7,6 +7,7 @@ use anyhow::Context;
 use berth_apimachinery::printed::Table;
 use serde_json::{Value, json};
 
+use crate::go_template::GoTemplate;
 use crate::template::Template;
 use crate::{install, process};
 
@@ -34,12 +35,14 @@ pub enum Format {
     JsonPath(Template),
     /// The values of a JSONPath template as a JSON array.
     JsonPathAsJson(Template),
+    /// A Go template of the JSON object, as for kubectl.
+    GoTemplate(GoTemplate),
 }
 
 impl Format {
     /// True for formats of objects rather than of rows.
     pub fn is_of_objects(&self) -> bool {
-        matches!(self, Self::Json | Self::Yaml | Self::JsonPath(_) | Self::JsonPathAsJson(_))
+        matches!(self, Self::Json | Self::Yaml | Self::JsonPath(_) | Self::JsonPathAsJson(_) | Self::GoTemplate(_))
     }
 }
 
@@ -56,17 +59,21 @@ impl FromStr for Format {
             ("csv", None) => Self::Csv,
             ("jsonpath", Some(template)) => Self::JsonPath(Template::parse(template)?),
             ("jsonpath-as-json", Some(template)) => Self::JsonPathAsJson(Template::parse(template)?),
-            ("jsonpath-file", Some(file)) => {
-                let template = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-                Self::JsonPath(Template::parse(&template)?)
-            }
-            _ => {
-                let formats = "table, wide, json, yaml, name, csv, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or \
-                               jsonpath-file=FILE";
-                return Err(format!("expected {formats}"));
-            }
+            ("jsonpath-file", Some(file)) => Self::JsonPath(Template::parse(&of_file(file)?)?),
+            ("go-template" | "template", Some(template)) => Self::GoTemplate(GoTemplate::parse(template)?),
+            ("go-template-file" | "templatefile", Some(file)) => Self::GoTemplate(GoTemplate::parse(&of_file(file)?)?),
+            _ => return Err(format!("expected table, wide, name, csv, {OF_OBJECTS}")),
         })
     }
+}
+
+/// The formats of objects, for messages.
+const OF_OBJECTS: &str = "json, yaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE, jsonpath-file=FILE, \
+                          go-template=TEMPLATE or go-template-file=FILE";
+
+/// The template in a file.
+fn of_file(file: &str) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))
 }
 
 /// Output format of a text about one object.
@@ -82,15 +89,12 @@ impl FromStr for TextFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const EXPECTED: &str =
-            "expected text, json, yaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE";
-        match text.parse() {
+        match text.parse::<Format>() {
             _ if text == "text" => Ok(Self::Text),
-            Ok(Format::Table | Format::Wide | Format::Name | Format::Csv) => Err(EXPECTED.to_owned()),
+            Ok(format) if format.is_of_objects() => Ok(Self::Object(format)),
             // An error in a template or its file says where it is.
-            Err(error) if text.starts_with("jsonpath") && text.contains('=') => Err(error),
-            Err(_) => Err(EXPECTED.to_owned()),
-            Ok(format) => Ok(Self::Object(format)),
+            Err(error) if !error.starts_with("expected table") => Err(error),
+            Ok(_) | Err(_) => Err(format!("expected text, {OF_OBJECTS}")),
         }
     }
 }
@@ -180,6 +184,7 @@ impl Listing {
             Format::Json => Ok(format!("{:#}\n", value())),
             Format::Yaml => install::yaml(&value()),
             Format::JsonPath(template) => Ok(template.render(&value())),
+            Format::GoTemplate(template) => template.render(&value()),
             Format::JsonPathAsJson(template) => Ok(format!("{:#}\n", Value::Array(template.values(&value())))),
         }
     }
@@ -232,6 +237,7 @@ mod tests {
         assert!(text(Format::Yaml).starts_with("items:\n"), "{}", text(Format::Yaml));
         let parsed = |text: &str| text.parse::<Format>().expect(text);
         assert_eq!(text(parsed("jsonpath={.items[*].name}")), "a");
+        assert_eq!(text(parsed("go-template={{range .items}}{{.name}}{{end}}")), "a");
         assert_eq!(text(parsed("jsonpath-as-json={.items[*].name}")), "[\n  \"a\"\n]\n");
         assert_eq!(listing.render_one(&parsed("jsonpath={.name}")).expect("text"), "a");
     }
@@ -246,6 +252,7 @@ mod tests {
         assert_eq!(render("json"), "{\n  \"name\": \"a\"\n}\n");
         assert_eq!(render("yaml"), "name: a\n");
         assert_eq!(render("jsonpath={.name}"), "a");
+        assert_eq!(render("go-template={{.name}}"), "a");
         for wrong in ["table", "wide", "csv", "name", "json5", "jsonpath", ""] {
             let error = wrong.parse::<TextFormat>().expect_err(wrong);
             assert!(error.starts_with("expected text, json, yaml, "), "{wrong}: {error}");
@@ -255,10 +262,13 @@ mod tests {
 
     #[test]
     fn an_unknown_format_names_the_known_ones() {
-        for wrong in ["xml", "json=x", "jsonpath", ""] {
-            assert!(wrong.parse::<Format>().expect_err(wrong).starts_with("expected table, wide, json"), "{wrong}");
+        for wrong in ["xml", "json=x", "jsonpath", "go-template", ""] {
+            assert!(wrong.parse::<Format>().expect_err(wrong).starts_with("expected table, wide, name"), "{wrong}");
         }
         assert!("jsonpath={.a".parse::<Format>().expect_err("no template").contains("the brace is not closed"));
-        assert!("jsonpath-file=/none".parse::<Format>().expect_err("no file").starts_with("/none: "));
+        for file in ["jsonpath-file=/none", "go-template-file=/none", "templatefile=/none"] {
+            assert!(file.parse::<Format>().expect_err("no file").starts_with("/none: "), "{file}");
+            assert!(file.parse::<TextFormat>().expect_err("no file").starts_with("/none: "), "{file}");
+        }
     }
 }

@@ -60,7 +60,7 @@ pub struct Filter {
     /// After the list, print a row for each job that changes, is added, or leaves the list.
     #[arg(short, long)]
     watch: bool,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
     #[command(flatten)]

@@ -24,7 +24,7 @@ pub struct Options {
     /// Only nodes with these labels, as for kubectl.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]

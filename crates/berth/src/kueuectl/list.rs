@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::output::{Asked, TemplateOptions};
 use super::pods::{self, JobRef};
 use super::written::ManagedFields;
 use crate::batch::Place;
@@ -59,9 +60,12 @@ pub struct Selection {
     /// Only objects with these values of fields, as for kubectl.
     #[arg(long, value_name = "SELECTOR")]
     field_selector: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE. Default: table.
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Asked>,
+    #[command(flatten)]
+    template: TemplateOptions,
     #[command(flatten)]
     managed_fields: ManagedFields,
     #[command(flatten)]
@@ -202,7 +206,8 @@ impl Selection {
             None => "No resources found".to_owned(),
         };
         listing.items.iter_mut().for_each(|object| self.managed_fields.select(object));
-        listing.print(&self.output, &none)?;
+        let format = self.template.format(self.output.as_ref())?.unwrap_or(Format::Table);
+        listing.print(&format, &none)?;
         Ok(ExitCode::SUCCESS)
     }
 }
