@@ -15,6 +15,7 @@ mod component;
 mod controller;
 mod dashboard;
 mod explain;
+mod flat;
 mod forecast_options;
 mod foresee;
 mod go_template;

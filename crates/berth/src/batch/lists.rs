@@ -22,6 +22,7 @@ use serde_json::json;
 use super::Place;
 use super::watch::{self, Key, Watched};
 use crate::accounting::{PeriodOptions, request_error};
+use crate::flat::Kind;
 use crate::listing::{Column, Format, Listing, or_none};
 use crate::{foresee, process};
 
@@ -60,7 +61,8 @@ pub struct Filter {
     /// After the list, print a row for each job that changes, is added, or leaves the list.
     #[arg(short, long)]
     watch: bool,
-    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or go-template=TEMPLATE.
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
     #[command(flatten)]
@@ -409,12 +411,22 @@ fn jobs_list(jobs: &[CurrentJob], now: Timestamp) -> Listing {
     list(columns, &stays, row)
 }
 
+/// The types of columns that hold no text.
+const KINDS: &[(&str, Kind)] = &[
+    ("PODS", Kind::Integer),
+    ("PRIORITY", Kind::Integer),
+    ("QUEUED", Kind::Time),
+    ("START", Kind::Time),
+    ("END", Kind::Time),
+];
+
 fn list(columns: Vec<Column>, stays: &[Stay], row: impl Fn(&Stay) -> Vec<String>) -> Listing {
     Listing {
         columns,
         rows: stays.iter().map(row).collect(),
         names: stays.iter().map(|stay| format!("workload.kueue.x-k8s.io/{}", stay.workload.name)).collect(),
         items: stays.iter().map(|stay| json!(stay)).collect(),
+        kinds: KINDS,
     }
 }
 

@@ -53,6 +53,9 @@ pub trait Watched {
 
 /// Prints the list, and then the jobs that change, until a request fails or the process is stopped.
 pub async fn watch(list: &mut impl Watched, client: &Client, namespace: &str) -> anyhow::Result<()> {
+    if list.filter().output == Format::Parquet {
+        bail!("-o parquet writes a whole list, so it cannot be used with --watch");
+    }
     let changed = Arc::new(Notify::new());
     let following = Following { projection: without_content, changed: changed.clone() };
     let followed: Followed<Workload> = match list.filter().scope(namespace) {

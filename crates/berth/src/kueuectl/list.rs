@@ -24,12 +24,20 @@ use super::output::{Asked, TemplateOptions};
 use super::pods::{self, JobRef};
 use super::written::ManagedFields;
 use crate::batch::Place;
+use crate::flat::Kind;
 use crate::listing::{Column, Format, Listing};
 use crate::team::{in_words, title};
 use crate::{foresee, process};
 
 /// Number of objects per request.
 const PAGE: u32 = 500;
+
+/// The types of columns that hold no text.
+const KINDS: &[(&str, Kind)] = &[
+    ("PENDING WORKLOADS", Kind::Integer),
+    ("ADMITTED WORKLOADS", Kind::Integer),
+    ("POSITION IN QUEUE", Kind::Integer),
+];
 
 /// The kinds that `berth list` lists.
 #[derive(Subcommand)]
@@ -60,7 +68,7 @@ pub struct Selection {
     /// Only objects with these values of fields, as for kubectl.
     #[arg(long, value_name = "SELECTOR")]
     field_selector: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv, jsonpath=TEMPLATE or
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
     /// go-template=TEMPLATE. Default: table.
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Asked>,
@@ -264,7 +272,7 @@ fn listing<'a, K>(
 where
     K: Resource<DynamicType = ()> + Serialize + 'a,
 {
-    let mut list = Listing::default();
+    let mut list = Listing { kinds: KINDS, ..Listing::default() };
     list.columns.extend(namespaces.then_some(Column::Usual("NAMESPACE")));
     list.columns.push(Column::Usual("NAME"));
     list.columns.extend(columns);

@@ -91,7 +91,7 @@ const CREATE: [Case; 15] = [
 ];
 
 /// `list`, with every filter.
-const LIST: [Case; 31] = [
+const LIST: [Case; 32] = [
     case(
         "list clusterqueue",
         &[
@@ -127,6 +127,7 @@ const LIST: [Case; 31] = [
     ),
     case("list cq -o name -s https://127.0.0.1:1", &["berth: clusterqueues: ", "!clusterqueue.kueue"]),
     case("version -s https://127.0.0.1:1", &["Client Version: v", "berth: the controllers' image is not known"]),
+    case("list cq -o parquet", &["PAR1"]),
     case(
         "list localqueue",
         &["NAME CLUSTERQUEUE PENDING WORKLOADS ADMITTED WORKLOADS AGE", "my-local-queue my-cluster-queue 0 0"],
