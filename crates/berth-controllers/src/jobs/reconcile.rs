@@ -739,8 +739,9 @@ impl<J: Job> Reconcile<'_, J> {
         if !self.job.is_active() && status::has_quota_reservation(&workload) {
             let (gates, now) = (self.context.gates, self.context.now);
             let tracks_readiness = self.tracks_readiness();
-            // A workload can be evicted before PodsReady was set. Only an admitted workload gets the
-            // condition, so it is set before the release, and has the state of a waiting one after it.
+            // A workload can be evicted before PodsReady was set. Only an admitted workload gets
+            // the condition, so it is set before the release, and has the state of a waiting one
+            // after it.
             if tracks_readiness {
                 readiness::sync(&mut workload, || false, now);
             }
