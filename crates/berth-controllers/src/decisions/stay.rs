@@ -99,7 +99,8 @@ pub fn state_of(workload: &Workload) -> StayState {
     state(workload).0
 }
 
-/// The state of a workload that holds quota: whether it is admitted, and the reason of its eviction.
+/// The state of a workload that holds quota: whether it is admitted, and the reason of its
+/// eviction.
 pub fn state_of_holder(admitted: bool, evicted: Option<&str>) -> StayState {
     match evicted {
         Some(eviction::PREEMPTED) => StayState::Preempted,

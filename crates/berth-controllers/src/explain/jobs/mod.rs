@@ -101,8 +101,9 @@ impl Explain {
         self.views().jobs.read(read)
     }
 
-    /// The keys of the newest jobs of a namespace (of all if it is empty) that are asked for, at most
-    /// `limit` per namespace, and how many there are per namespace that were created before a second.
+    /// The keys of the newest jobs of a namespace (of all if it is empty) that are asked for, at
+    /// most `limit` per namespace, and how many there are per namespace that were created before a
+    /// second.
     pub(super) fn newest_jobs(
         &self,
         chosen: &Chosen,
