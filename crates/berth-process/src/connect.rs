@@ -93,7 +93,8 @@ struct Overrides {
     /// Ask the API server not to compress its responses.
     #[arg(long, hide_short_help = true)]
     disable_compression: bool,
-    /// Accepted for scripts of kubectl. No effect: what the API server serves is not cached in files.
+    /// Accepted for scripts of kubectl. No effect: what the API server serves is not cached in
+    /// files.
     #[arg(long = "cache-dir", value_name = "DIR", hide_short_help = true)]
     _cache_dir: Option<PathBuf>,
 }

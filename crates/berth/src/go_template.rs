@@ -48,8 +48,8 @@ impl GoTemplate {
     }
 }
 
-/// Checks that each block has its `{{end}}`. The parser takes the end of the text for an end that is
-/// missing, and ignores what follows one too many.
+/// Checks that each block has its `{{end}}`. The parser takes the end of the text for an end that
+/// is missing, and ignores what follows one too many.
 fn check_blocks(text: &str) -> Result<(), String> {
     let (mut open, mut rest) = (Vec::new(), text);
     while let Some(start) = rest.find("{{") {

@@ -47,8 +47,8 @@ pub struct Options {
     /// the journals of several replicas. Only stays that have ended are known.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
-    /// Output format: table, csv or parquet with a row per group, flavor and resource, json, yaml, name,
-    /// jsonpath=TEMPLATE or go-template=TEMPLATE.
+    /// Output format: table, csv or parquet with a row per group, flavor and resource, json, yaml,
+    /// name, jsonpath=TEMPLATE or go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]

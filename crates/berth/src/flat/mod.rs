@@ -77,7 +77,8 @@ pub fn name_in_files(title: &str) -> String {
 }
 
 impl Cell {
-    /// A cell of a type, from its text in a table, where `-` and `<none>` mean that there is no value.
+    /// A cell of a type, from its text in a table, where `-` and `<none>` mean that there is no
+    /// value.
     ///
     /// # Errors
     /// The text is no value of the type.

@@ -24,8 +24,8 @@ pub struct Written {
     /// Write nothing: `client` sends no change, `server` lets the API server validate the change.
     #[arg(long, value_enum, default_value_t = DryRun::None)]
     pub dry_run: DryRun,
-    /// Output format: name, json, yaml, jsonpath=TEMPLATE or go-template=TEMPLATE. Default: a sentence
-    /// about the write.
+    /// Output format: name, json, yaml, jsonpath=TEMPLATE or go-template=TEMPLATE. Default: a
+    /// sentence about the write.
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Asked>,
     #[command(flatten)]

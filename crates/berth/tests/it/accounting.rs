@@ -91,7 +91,8 @@ fn the_commands_of_the_usage_page_print_what_it_shows() {
         let is_shown = text.lines().any(|line| columns(line).starts_with(&wanted));
         assert!(is_shown && !wanted.is_empty(), "{command} does not print {shown:?}:\n{text}");
     }
-    // Parquet has the values of CSV. What goes on is not in the journal, so both are of the same time.
+    // Parquet has the values of CSV. What goes on is not in the journal, so both are of the same
+    // time.
     let usage = "berth usage --journal \"$JOURNAL\" --price cpu=0.04";
     for (number, command) in [usage, "berth jobs -n team-blue -s preempted"].into_iter().enumerate() {
         let [parquet, csv] = ["parquet", "csv"].map(|format| {

@@ -222,8 +222,8 @@ impl Cluster {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Creates the blue jobs of the quickstart one after the other, so that the last one waits: jobs
-    /// of one second may be queued in another order.
+    /// Creates the blue jobs of the quickstart one after the other, so that the last one waits:
+    /// jobs of one second may be queued in another order.
     pub fn run_blue_jobs(&self) {
         let jobs = std::fs::read_to_string(file("examples/quickstart/blue-jobs.yaml")).expect("an example");
         let one = self.kubeconfig.with_file_name("blue-job.yaml");
