@@ -160,10 +160,10 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// Like [`print`], for a file.
+/// Like [`print()`], for a file.
 ///
 /// # Errors
-/// See [`print`].
+/// See [`print()`].
 pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
