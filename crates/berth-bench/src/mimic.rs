@@ -58,6 +58,8 @@ struct Known {
     finished: bool,
     /// Number of admissions; distinguishes the end of this run from that of an earlier one.
     life: u32,
+    /// Time at which the run of the last admission ends, unless the workload is evicted before.
+    end: Option<Instant>,
 }
 
 #[derive(Deserialize)]
@@ -226,6 +228,7 @@ impl Mimic {
         let (holding, admitted) = (is(conditions::QUOTA_RESERVED), is(conditions::ADMITTED));
         let (evicting, finished) = (is(conditions::EVICTED), is(conditions::FINISHED));
         let (mut runs, mut leaves) = (None, false);
+        let life;
         {
             let at = self.elapsed();
             let mut all = self.0.known.lock();
@@ -248,7 +251,14 @@ impl Mimic {
                 if admitted && (!known.admitted || !known.holding) {
                     ledger.admitted(number, at);
                     known.life += 1;
-                    runs = Some(known.life);
+                    let runtime = self.0.plan.classes[self.0.plan.arrivals[number].class].runtime;
+                    known.end = Some(Instant::now() + runtime);
+                    runs = known.end;
+                } else if known.evicting && known.holding && holding && !evicting {
+                    // A server-side apply without a resourceVersion can remove an eviction that its
+                    // writer did not know. The run continues, although its end may have passed.
+                    ledger.kept(number, at);
+                    runs = known.end;
                 }
                 if evicting && holding && !(known.evicting && known.holding) {
                     ledger.evicted(number, at);
@@ -259,10 +269,10 @@ impl Mimic {
             conditions.clone_into(&mut known.conditions);
             (known.holding, known.admitted) = (holding && !finished, admitted && holding && !finished);
             (known.evicting, known.finished) = (evicting, finished);
+            life = known.life;
         }
-        if let Some(life) = runs {
+        if let Some(end) = runs {
             let mimic = self.clone();
-            let end = Instant::now() + self.0.plan.classes[self.0.plan.arrivals[number].class].runtime;
             tokio::spawn(async move {
                 tokio::time::sleep_until(end).await;
                 mimic.finish(number, life).await;
@@ -349,4 +359,75 @@ impl Mimic {
 fn version_of(text: &str) -> anyhow::Result<String> {
     let glimpse: Glimpse<'_> = serde_json::from_str(text).context("a bookmark")?;
     Ok(glimpse.metadata.resource_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use berth_load::Config;
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::objects;
+
+    /// One workload that runs for 200 ms.
+    const ONE: &str = "cohorts: [{className: all, count: 1, queuesSets: [{className: queue, count: 1, \
+        nominalQuota: 10, borrowingLimit: 10, reclaimWithinCohort: Any, withinClusterQueue: LowerPriority, \
+        workloadsSets: [{count: 1, creationIntervalMs: 100, workloads: [{className: small, runtimeMs: 200, \
+        priority: 50, request: 1}]}]}]}]";
+
+    /// The workload of the plan with these conditions, all of them true.
+    fn state(plan: &Plan, version: u32, conditions: &[&str]) -> Value {
+        let (_, body) = objects::workload(plan, 0);
+        let mut workload: Value = serde_json::from_slice(&body).expect("JSON");
+        workload["metadata"]["namespace"] = json!(plan.queues[0].name);
+        workload["metadata"]["resourceVersion"] = json!(version.to_string());
+        let condition = |kind: &&str| {
+            json!({"type": kind, "status": "True", "reason": kind, "message": "",
+                   "lastTransitionTime": "2026-11-27T00:00:00Z"})
+        };
+        workload["status"] = json!({"conditions": conditions.iter().map(condition).collect::<Vec<_>>()});
+        workload
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_workload_finishes_if_its_eviction_is_removed_after_the_end_of_its_run() {
+        let config = Config::parse(ONE).expect("a generator file");
+        let plan: &'static Plan = Box::leak(Box::new(Plan::new(&config)));
+        let admitted = [conditions::QUOTA_RESERVED, conditions::ADMITTED];
+        let evicted = [conditions::QUOTA_RESERVED, conditions::ADMITTED, conditions::EVICTED];
+        let kept = state(plan, 3, &admitted);
+        // A server that only knows the last state, in which the workload is not evicted.
+        let (stored, patches) = (kept.clone(), Arc::new(Mutex::new(Vec::new())));
+        let written = patches.clone();
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let (stored, written) = (stored.to_string(), written.clone());
+            async move {
+                if request.method() == Method::PATCH {
+                    let body = request.into_body().collect().await.expect("a body").to_bytes();
+                    written.lock().push(serde_json::from_slice::<Value>(&body).expect("JSON"));
+                }
+                Ok::<_, Infallible>(Response::new(Body::from(stored.into_bytes())))
+            }
+        });
+        let mimic = Mimic::new(Client::new(server, "default"), plan, Instant::now());
+        mimic.ledger().created(0, mimic.elapsed());
+        mimic.take(&state(plan, 1, &admitted).to_string()).expect("a workload");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        mimic.take(&state(plan, 2, &evicted).to_string()).expect("a workload");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(patches.lock().len(), 0, "nothing is written about a workload that is being evicted");
+
+        mimic.take(&kept.to_string()).expect("a workload");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+
+        let patches = patches.lock();
+        let types = |patch: &Value| patch["status"]["conditions"][2]["type"].clone();
+        assert_eq!(patches.iter().map(types).collect::<Vec<_>>(), ["Finished"]);
+        assert_eq!(patches[0]["metadata"]["resourceVersion"], "3");
+    }
 }

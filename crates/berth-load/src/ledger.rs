@@ -129,6 +129,13 @@ impl<'a> Ledger<'a> {
         }
     }
 
+    /// Records that an eviction was withdrawn: the workload kept its quota and continues to run.
+    /// The eviction remains counted, because it was written.
+    pub fn kept(&mut self, number: usize, at: Duration) {
+        self.pass(at);
+        self.lives[number].evicting = false;
+    }
+
     /// Records that the workload released its quota and is pending again.
     pub fn released(&mut self, number: usize, at: Duration) {
         self.pass(at);
