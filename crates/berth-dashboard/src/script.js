@@ -3,11 +3,13 @@
 "use strict";
 (() => {
   const main = () => document.getElementById("content");
-  // A pause in typing after which the list is filtered.
-  const TYPING_MS = 60;
+  // A stream of updates begins this long after a page is shown, so that it does not delay the next one.
+  const FOLLOW_MS = 150;
   let source = null;
   let selected = -1;
   let loading = 0;
+  let following = 0;
+  let wanted = null;
 
   const state = (text) => {
     const shown = document.getElementById("live");
@@ -78,9 +80,14 @@
 
   const parsed = (text) => new DOMParser().parseFromString(text, "text/html");
 
-  const follow = () => {
+  const stop = () => {
     if (source) source.close();
     source = null;
+  };
+
+  const follow = () => {
+    clearTimeout(following);
+    stop();
     // A hidden page needs no updates: browsers allow few connections to one server.
     if (document.body.dataset.live !== "true" || document.hidden) return state("");
     const shown = document.body.dataset.shown;
@@ -105,6 +112,7 @@
   // Shows another page of the dashboard. A page that cannot be loaded this way is opened as usual.
   const show = async (address, how) => {
     const turn = ++loading;
+    wanted = null;
     let response, text;
     try {
       response = await fetch(address, { headers: { accept: "text/html" }, credentials: "same-origin" });
@@ -134,7 +142,9 @@
       scrollTo(0, 0);
       next.focus({ preventScroll: true });
     }
-    follow();
+    stop();
+    clearTimeout(following);
+    following = setTimeout(follow, FOLLOW_MS);
   };
 
   const address = (form) => {
@@ -155,13 +165,19 @@
     event.preventDefault();
     show(address(event.target), "push");
   });
-  let typing = 0;
-  document.addEventListener("input", (event) => {
+  // A list is filtered at once. What is typed while it loads is asked for after that, in one request.
+  let filters = false;
+  document.addEventListener("input", async (event) => {
     const form = event.target.closest("form[data-instant]");
     if (!form) return;
-    clearTimeout(typing);
-    // A choice is made at once; a word is typed.
-    typing = setTimeout(() => show(address(form), "replace"), event.target.tagName === "SELECT" ? 0 : TYPING_MS);
+    wanted = address(form);
+    if (filters) return;
+    filters = true;
+    try {
+      while (wanted) await show(wanted, "replace");
+    } finally {
+      filters = false;
+    }
   });
   addEventListener("popstate", () => show(location.pathname + location.search, "back"));
 

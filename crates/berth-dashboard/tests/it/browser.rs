@@ -209,6 +209,47 @@ fn pages(jobs: &[(&str, &str)], groups: usize) -> Dashboard {
 }
 
 #[tokio::test]
+async fn a_list_is_filtered_by_the_first_letter_and_then_by_what_was_typed_meanwhile() {
+    let Some(mut browser) = Browser::start() else { return };
+    let pages = pages(&[("a", "NoFit")], 0);
+    browser.open(&pages, "/jobs").await;
+    browser.press("/a");
+    let first = browser.request("/jobs");
+    assert_eq!(first.path, "/jobs?q=a");
+    browser.value("window.field = document.activeElement");
+    browser.press("bc");
+    browser.value("new Promise((done) => setTimeout(done, 200))");
+    assert!(!browser.requests.iter().any(|it| it.path.starts_with("/jobs")), "the first one is not answered yet");
+    browser.serve(&pages, &first).await;
+    let second = browser.request("/jobs");
+    assert_eq!(second.path, "/jobs?q=abc");
+    browser.serve(&pages, &second).await;
+    browser.wait_for("location.search === '?q=abc'");
+    // The reader types on in the same field.
+    assert_eq!(browser.value("window.field === document.activeElement && window.field.value"), "abc");
+    assert!(!browser.requests.iter().any(|it| it.path.starts_with("/jobs")), "there is nothing more to ask for");
+}
+
+#[tokio::test]
+async fn a_page_that_is_opened_meanwhile_comes_in_place_of_a_filter() {
+    let Some(mut browser) = Browser::start() else { return };
+    let pages = pages(&[("a", "NoFit")], 0);
+    browser.open(&pages, "/jobs").await;
+    browser.press("/a");
+    let filter = browser.request("/jobs");
+    browser.press("b");
+    browser.value("document.activeElement.blur()");
+    browser.press("gj");
+    let page = browser.request("/jobs");
+    assert_eq!(page.path, "/jobs");
+    browser.serve(&pages, &page).await;
+    browser.serve(&pages, &filter).await;
+    browser.value("new Promise((done) => setTimeout(done, 200))");
+    assert_eq!(browser.value("location.search + document.querySelector('input[name=q]').value"), "");
+    assert!(!browser.requests.iter().any(|it| it.path.starts_with("/jobs")), "the filter is dropped");
+}
+
+#[tokio::test]
 async fn an_update_changes_only_what_is_different() {
     let Some(mut browser) = Browser::start() else { return };
     browser.open(&pages(&[("a", "NoFit"), ("b", "NoFit"), ("c", "NoFit")], 0), "/jobs").await;
