@@ -273,3 +273,16 @@ async fn an_update_changes_only_what_is_different() {
     assert_eq!(browser.value("document.activeElement.textContent"), "team/b");
     assert_eq!(browser.value("document.querySelector('details').open"), true);
 }
+
+#[tokio::test]
+async fn a_table_below_a_long_list_is_laid_out_when_the_reader_comes_near() {
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&pages(&[("a", "NoFit")], 200), "/jobs?group=user").await;
+    let is_laid_out = "document.querySelector('table.rows').checkVisibility({contentVisibilityAuto: true})";
+    browser.wait_for("document.querySelector('table.rows')");
+    assert_eq!(browser.value(is_laid_out), false);
+    browser.value("scrollTo(0, document.body.scrollHeight)");
+    browser.wait_for(is_laid_out);
+    browser.open(&pages(&[("a", "NoFit")], 2), "/jobs?group=user&sort=name").await;
+    browser.wait_for(is_laid_out);
+}

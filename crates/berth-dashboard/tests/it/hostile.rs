@@ -178,6 +178,9 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
     assert!(queue.contains("href=\"/queues/a?from=100\"") && queue.contains("href=\"/queues/a\""), "{queue}");
     assert!(queue.contains("href=\"/queues/a?from=50&amp;held=200\"") && queue.contains("1–200 of 100000"), "{queue}");
     assert_eq!(queue.matches("not readable").count(), 50);
+    // Below 50 rows, the holders are not on the first screen.
+    let (_, later) = queue.split_once("<div class=\"later\">").expect("a part for later");
+    assert!(later.contains("w199") && !later.contains("not readable"), "{later}");
 }
 
 #[tokio::test(start_paused = true)]
