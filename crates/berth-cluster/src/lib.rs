@@ -74,9 +74,9 @@ pub struct Options {
     pub root_ca: Option<String>,
     /// This machine as a node. Simulated nodes then have a taint.
     pub machine: Option<MachineNode>,
-    /// True if all pods are of Jobs without volumes, and no node is added or removed: the controllers of
-    /// other workloads, of Services, of volumes and of node pools are left out. Each of them would look
-    /// at every change of every pod.
+    /// True if all pods are of Jobs without volumes, and no node is added or removed: the
+    /// controllers of other workloads, of Services, of volumes and of node pools are left out. Each
+    /// of them would look at every change of every pod.
     pub jobs_only: bool,
 }
 

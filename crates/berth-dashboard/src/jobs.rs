@@ -335,7 +335,7 @@ fn columns(html: &mut Html, given: &Parameters) {
 
 /// Links that group by the labels of the jobs of this page.
 fn labels(html: &mut Html, jobs: &CurrentJobs, given: &Parameters) {
-    let keys: std::collections::BTreeSet<&String> = jobs.items.iter().flat_map(|job| job.labels.keys()).collect();
+    let keys: std::collections::BTreeSet<&String> = jobs.items.iter().flat_map(|job| job.stay.labels.keys()).collect();
     if keys.is_empty() {
         return;
     }

@@ -1,6 +1,6 @@
 //! Kubernetes clients from a kubeconfig or in-cluster credentials, and counts of their requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use base64::Engine;
 use berth_apimachinery::exposition::{Exposition, Family};
 use berth_apiserver::RequestInfo;
 use berth_runtime::Clock;
-use clap::Args;
+use clap::{Arg, Args, Command};
 use http::{HeaderValue, Request, Response, header};
 use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
@@ -50,6 +50,9 @@ struct Overrides {
     /// Cluster of the kubeconfig to use. Default: that of the context.
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     cluster: Option<String>,
+    /// User of the kubeconfig to use. Default: that of the context.
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    kubeconfig_user: Option<String>,
     /// Address of the API server.
     #[arg(long, value_name = "URL", hide_short_help = true)]
     server: Option<http::Uri>,
@@ -80,10 +83,46 @@ struct Overrides {
     /// UID to act as.
     #[arg(long, value_name = "UID", hide_short_help = true, requires = "as_user")]
     as_uid: Option<String>,
+    /// Extra field of the user to act as. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", hide_short_help = true, requires = "as_user", value_parser = extra)]
+    as_user_extra: Vec<(String, String)>,
     /// Time to wait for the API server's response, such as 30s, or a number of seconds. 0: no
     /// limit.
     #[arg(long, value_name = "TIME", hide_short_help = true, value_parser = time)]
     request_timeout: Option<Duration>,
+    /// Ask the API server not to compress its responses.
+    #[arg(long, hide_short_help = true)]
+    disable_compression: bool,
+    /// Accepted for scripts of kubectl. No effect: what the API server serves is not cached in
+    /// files.
+    #[arg(long = "cache-dir", value_name = "DIR", hide_short_help = true)]
+    _cache_dir: Option<PathBuf>,
+}
+
+/// The id of the option `--server`, and of the option for the user of the kubeconfig.
+const SERVER: &str = "server";
+const KUBECONFIG_USER: &str = "kubeconfig_user";
+
+/// Gives options that select a cluster the names that they have for kubectl, `-s` and `--user`, in
+/// each command that has no other option of that name.
+pub fn with_names_of_kubectl(mut command: Command) -> Command {
+    let has = |found: &dyn Fn(&Arg) -> bool| command.get_arguments().any(found);
+    let is_of_cluster = has(&|it| it.get_id() == SERVER);
+    let has_short = has(&|it| it.get_short_and_visible_aliases().is_some_and(|all| all.contains(&'s')));
+    let has_user = has(&|it| it.get_long() == Some("user"));
+    if is_of_cluster && !has_short {
+        command = command.mut_arg(SERVER, |it| it.short('s'));
+    }
+    if is_of_cluster && !has_user {
+        command = command.mut_arg(KUBECONFIG_USER, |it| it.visible_alias("user"));
+    }
+    command.mut_subcommands(with_names_of_kubectl)
+}
+
+/// Parses an extra field of a user.
+fn extra(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// Parses a duration, or a number of seconds, as kubectl does.
@@ -133,7 +172,13 @@ impl Overrides {
             config.auth_info.impersonate.clone_from(&self.as_user);
             config.auth_info.impersonate_groups = (!self.as_group.is_empty()).then(|| self.as_group.clone());
             config.auth_info.impersonate_uid.clone_from(&self.as_uid);
+            let mut extra: HashMap<String, Vec<String>> = HashMap::new();
+            for (key, value) in &self.as_user_extra {
+                extra.entry(key.clone()).or_default().push(value.clone());
+            }
+            config.auth_info.impersonate_user_extra = (!extra.is_empty()).then_some(extra);
         }
+        config.disable_compression |= self.disable_compression;
         if let Some(limit) = self.request_timeout {
             config.read_timeout = (!limit.is_zero()).then_some(limit);
         }
@@ -145,26 +190,40 @@ impl ConnectOptions {
     /// The client configuration of the selected cluster. Sends no request.
     pub async fn config(&self) -> anyhow::Result<Config> {
         let (context, cluster) = (self.context.clone(), self.overrides.cluster.clone());
-        let options = KubeConfigOptions { context, cluster, user: None };
+        let user = self.overrides.kubeconfig_user.clone();
+        let options = KubeConfigOptions { context, cluster, user };
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let mut config = match &self.kubeconfig {
             Some(path) => {
-                let file = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-                Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .with_context(|| format!("--kubeconfig {}", path.display()))?
+                let at = || format!("--kubeconfig {}", path.display());
+                let file = Kubeconfig::read_from(path).with_context(at)?;
+                self.check_user(&file)?;
+                Config::from_custom_kubeconfig(file, &options).await.with_context(at)?
             }
             None if in_cluster && std::env::var_os("KUBECONFIG").is_none() && self.context.is_none() => {
                 Config::incluster().context("the pod's service account")?
             }
-            None => Config::from_kubeconfig(&options).await.context(
-                "no cluster is configured; use --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
-            )?,
+            None => {
+                const NONE: &str = "no cluster is configured; use --kubeconfig, set KUBECONFIG, or run in a pod with a service account";
+                let file = Kubeconfig::read().context(NONE)?;
+                self.check_user(&file)?;
+                Config::from_custom_kubeconfig(file, &options).await.context(NONE)?
+            }
         };
         self.overrides.apply(&mut config)?;
         let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(agent)));
         Ok(config)
+    }
+
+    /// Checks that the kubeconfig has the chosen user. The client would act without credentials.
+    fn check_user(&self, file: &Kubeconfig) -> anyhow::Result<()> {
+        let Some(user) = &self.overrides.kubeconfig_user else { return Ok(()) };
+        let names: Vec<&str> = file.auth_infos.iter().map(|it| it.name.as_str()).collect();
+        if !names.contains(&user.as_str()) {
+            bail!("--kubeconfig-user: the kubeconfig has no user {user}; it has {}", names.join(", "));
+        }
+        Ok(())
     }
 }
 
@@ -391,7 +450,7 @@ kind: Config
 current-context: main
 contexts: [{name: main, context: {cluster: here, user: alice, namespace: team}}]
 clusters: [{name: here, cluster: {server: 'https://here:6443'}}, {name: there, cluster: {server: 'https://there:6443'}}]
-users: [{name: alice, user: {token: secret}}]
+users: [{name: alice, user: {token: secret}}, {name: robot, user: {username: robot}}]
 ";
 
     async fn config(file: &Path, words: &[&str]) -> anyhow::Result<Config> {
@@ -407,7 +466,9 @@ users: [{name: alice, user: {token: secret}}]
         std::fs::write(&file, KUBECONFIG).expect("written");
         let plain = config(&file, &[]).await.expect("a configuration");
         assert_eq!(plain.cluster_url, "https://here:6443");
-        let as_bob = ["--cluster", "there", "--as", "bob", "--as-group", "blue", "--as-group", "red"];
+        let as_bob =
+            "--cluster there --as bob --as-group blue --as-group red --as-user-extra a=1 --as-user-extra a=b=c";
+        let as_bob: Vec<&str> = as_bob.split(' ').collect();
         let changed = config(&file, &as_bob).await.expect("a configuration");
         assert_eq!(
             (changed.cluster_url.to_string().as_str(), changed.default_namespace.as_str()),
@@ -415,6 +476,15 @@ users: [{name: alice, user: {token: secret}}]
         );
         assert_eq!(changed.auth_info.impersonate.as_deref(), Some("bob"));
         assert_eq!(changed.auth_info.impersonate_groups, Some(vec!["blue".to_owned(), "red".to_owned()]));
+        let extra = HashMap::from([("a".to_owned(), vec!["1".to_owned(), "b=c".to_owned()])]);
+        assert_eq!(changed.auth_info.impersonate_user_extra, Some(extra));
+        let changed = config(&file, &["--kubeconfig-user", "robot"]).await.expect("a configuration");
+        assert_eq!(changed.auth_info.username.as_deref(), Some("robot"));
+        let unknown = config(&file, &["--kubeconfig-user", "bob"]).await.expect_err("no such user");
+        assert_eq!(unknown.to_string(), "--kubeconfig-user: the kubeconfig has no user bob; it has alice, robot");
+        assert!(!changed.disable_compression);
+        let changed = config(&file, &["--disable-compression", "--cache-dir", "/none"]).await;
+        assert!(changed.expect("a configuration").disable_compression);
         let elsewhere =
             ["--server", "https://api:443", "--insecure-skip-tls-verify", "--request-timeout", "30", "--token", "t"];
         let changed = config(&file, &elsewhere).await.expect("a configuration");
@@ -432,7 +502,31 @@ users: [{name: alice, user: {token: secret}}]
         assert!(config(&file, &["--client-key", "me.key"]).await.is_err(), "a key needs a certificate");
         assert_eq!(config(&file, &["--request-timeout=0"]).await.expect("a configuration").read_timeout, None);
         assert!(config(&file, &["--as-group", "blue"]).await.is_err(), "a group needs a user");
+        assert!(config(&file, &["--as", "bob", "--as-user-extra", "a"]).await.is_err(), "a field needs a value");
         let missing = config(&file, &["--certificate-authority", file.to_str().expect("text")]).await;
         assert!(missing.unwrap_err().to_string().contains("no certificate"));
+    }
+
+    #[test]
+    fn kubectls_short_names_are_given_where_they_mean_nothing_else() {
+        let subcommand = |name: &'static str| <Line as clap::CommandFactory>::command().name(name);
+        let own = subcommand("own").arg(Arg::new("state").short('s')).arg(Arg::new("user").long("user"));
+        let command = Command::new("berth").subcommands([own, subcommand("plain")]);
+        let command = with_names_of_kubectl(command);
+        command.clone().debug_assert();
+        let url = |words: &[&str]| {
+            let matches = command.clone().try_get_matches_from(words).ok()?;
+            let (_, of_command) = matches.subcommand()?;
+            Some((
+                of_command.get_one::<http::Uri>(SERVER).map(ToString::to_string),
+                of_command.get_one::<String>(KUBECONFIG_USER).cloned(),
+            ))
+        };
+        let given = |server: &str, user: Option<&str>| Some((Some(server.to_owned()), user.map(str::to_owned)));
+        assert_eq!(url(&["berth", "plain", "-s", "https://a/", "--user", "bob"]), given("https://a/", Some("bob")));
+        assert_eq!(
+            url(&["berth", "own", "-s", "x", "--user", "y", "--server", "https://a/"]),
+            given("https://a/", None)
+        );
     }
 }

@@ -157,8 +157,16 @@ pub fn in_full(error: &anyhow::Error) -> String {
 
 /// Prints a document. A reader that closes the pipe early (`| head`) is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Like [`print()`], for a file.
+///
+/// # Errors
+/// See [`print()`].
+pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print"),
         _ => Ok(()),
     }

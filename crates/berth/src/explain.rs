@@ -34,7 +34,8 @@ pub struct Options {
     /// docs/forecast.md.
     #[arg(long, conflicts_with_all = ["cluster_queue", "controller", "output"])]
     forecast: bool,
-    /// Output format: text, or the whole explanation: json, yaml or jsonpath=TEMPLATE.
+    /// Output format: text, or the whole explanation: json, yaml, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
     /// Address of the controllers' metrics, such as http://127.0.0.1:8080: request the explanation

@@ -49,8 +49,8 @@ pub struct ForecastOptions {
     /// Jobs of all namespaces, as without -n.
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "job", "backtest"])]
     all_namespaces: bool,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE; of a backtest, table
-    /// or json.
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE; of a backtest, table or json.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub fn forecast(options: &ForecastOptions) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let value = || forecasts::json(snapshot.at, &found.forecasts);
-        process::print(&listing(&found).render_with(&options.output, &value)?)?;
+        listing(&found).print_with(&options.output, &value)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -133,7 +133,7 @@ fn listing(found: &forecast::Live) -> Listing {
         columns: usual.into_iter().chain(wide).collect(),
         rows: found.forecasts.iter().map(row).collect(),
         names: names.collect(),
-        items: Vec::new(),
+        ..Listing::default()
     }
 }
 

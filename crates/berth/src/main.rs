@@ -15,8 +15,10 @@ mod component;
 mod controller;
 mod dashboard;
 mod explain;
+mod flat;
 mod forecast_options;
 mod foresee;
+mod go_template;
 mod identity;
 mod image;
 mod import;
@@ -44,7 +46,7 @@ mod up;
 use std::process::ExitCode;
 
 use batch::control::Change;
-use berth_process::process;
+use berth_process::{connect, process};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for
@@ -166,6 +168,11 @@ enum Command {
     Crds,
 }
 
+/// The commands with their options.
+fn command_line() -> clap::Command {
+    connect::with_names_of_kubectl(Cli::command())
+}
+
 fn main() -> ExitCode {
     // The helper commands of pods run without logging, runtime and threads.
     let arguments = || std::env::args_os().skip(1);
@@ -178,11 +185,11 @@ fn main() -> ExitCode {
         tracing::debug!("a TLS provider was installed already");
     }
     let arguments: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
-    if let Some(words) = manual::kubectl_completions(&arguments, &Cli::command()) {
+    if let Some(words) = manual::kubectl_completions(&arguments, &command_line()) {
         return report(Ok(words)).unwrap_or(ExitCode::FAILURE);
     }
     let name = manual::usage_name(arguments.first().map_or("", String::as_str));
-    let matches = Cli::command().bin_name(name).get_matches();
+    let matches = command_line().bin_name(name).get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // A component in its own process logs its progress by default.
     let usual = match command {
@@ -226,7 +233,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(options) => accounting::report::main(&options),
         Command::History(options) => accounting::history::main(&options),
         Command::WhyPreempted(options) => accounting::history::why_preempted(&options),
-        Command::Queue(options) => batch::lists::queue(&options),
+        Command::Queue(options) => batch::lists::queue(options),
         Command::Jobs(options) => batch::lists::jobs(&options),
         Command::Nodes(options) => batch::nodes::main(&options),
         Command::Top(options) => top::main(&options),
@@ -245,8 +252,8 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Edit(arguments) => kueuectl::kubectl::run("edit", &arguments),
         Command::Patch(arguments) => kueuectl::kubectl::run("patch", &arguments),
         Command::Version(options) => kueuectl::version(&options),
-        Command::Completion(options) => manual::completion(&options, Cli::command()),
-        Command::Man(options) => manual::man(&options, Cli::command()),
+        Command::Completion(options) => manual::completion(&options, command_line()),
+        Command::Man(options) => manual::man(&options, command_line()),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),

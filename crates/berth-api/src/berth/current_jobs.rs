@@ -46,9 +46,6 @@ pub struct CurrentJob {
     /// Its current stay, or its last one.
     #[serde(flatten)]
     pub stay: Stay,
-    /// Labels of the Workload.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
     /// Message of the condition that shows why the job waits.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,

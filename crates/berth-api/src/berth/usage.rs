@@ -3,6 +3,8 @@
 //!
 //! Every field is optional for readers, as in [`super::explanation`].
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,9 @@ pub struct Stay {
     /// The job of the Workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
+    /// Labels of the Workload.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// The user that created the job; empty if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,

@@ -103,8 +103,8 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
     Ok(NodePool::new(&name, spec))
 }
 
-/// The name of a pool. Pods with equal requirements get the same pool, because its name is a hash of
-/// its properties.
+/// The name of a pool. Pods with equal requirements get the same pool, because its name is a hash
+/// of its properties.
 fn pool_name(spec: &NodePoolSpec, machine: &MachineType) -> String {
     let topology = spec.tpu_topology.as_deref().unwrap_or_default();
     let identity = format!("{:?}{:?}{:?}{:?}{topology}", spec.labels, spec.taints, spec.zones, spec.provisioning);

@@ -10,8 +10,8 @@ use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A merge patch of a pod's status. It is not a JSON value, which would copy the status once more: a
-/// cluster spends a tenth of its time on the statuses of pods.
+/// A merge patch of a pod's status. It is not a JSON value, which would copy the status once more:
+/// a cluster spends a tenth of its time on the statuses of pods.
 #[derive(Debug, Serialize)]
 struct StatusPatch<'a> {
     metadata: Read<'a>,

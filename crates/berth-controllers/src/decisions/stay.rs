@@ -4,7 +4,7 @@
 use berth_api::berth::SUBMITTED_BY_ANNOTATION;
 use berth_api::berth::explanation::{Held, Job, ObjectName};
 use berth_api::berth::usage::{Stay, StayState};
-use berth_api::kueue::reasons::{eviction, finished};
+use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::Workload;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -66,6 +66,7 @@ pub(crate) fn of(workload: &Workload, since: Option<Timestamp>, cluster_queue: &
         workload: ObjectName { namespace: workload.namespace().unwrap_or_default(), name: workload.name_any() },
         uid: workload.metadata.uid.clone().unwrap_or_default(),
         job: controller_of(&workload.metadata).map(|owner| Job { kind: owner.kind.clone(), name: owner.name.clone() }),
+        labels: workload.labels().clone(),
         user: user(workload),
         queue: workload.spec.queue_name.clone(),
         cluster_queue: admission.map_or(cluster_queue, |admission| &admission.cluster_queue).to_owned(),
@@ -98,7 +99,8 @@ pub fn state_of(workload: &Workload) -> StayState {
     state(workload).0
 }
 
-/// The state of a workload that holds quota: whether it is admitted, and the reason of its eviction.
+/// The state of a workload that holds quota: whether it is admitted, and the reason of its
+/// eviction.
 pub fn state_of_holder(admitted: bool, evicted: Option<&str>) -> StayState {
     match evicted {
         Some(eviction::PREEMPTED) => StayState::Preempted,
@@ -106,6 +108,14 @@ pub fn state_of_holder(admitted: bool, evicted: Option<&str>) -> StayState {
         None if admitted => StayState::Running,
         None => StayState::Reserved,
     }
+}
+
+/// The condition that says why a workload waits or is held. `None` if there is none, or if the
+/// object shows that it is no longer true: the controllers have not replaced it yet.
+pub fn wait_of(workload: &Workload) -> Option<&Condition> {
+    let reserved = status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False")?;
+    let says_inactive = reserved.reason == admission::DEACTIVATED;
+    (says_inactive != status::is_active(workload)).then_some(reserved)
 }
 
 /// State, reason and end of the stay that an object shows.
@@ -123,16 +133,18 @@ fn state(workload: &Workload) -> (StayState, String, Option<Time>) {
     if let Some(by) = status::true_condition(workload, conditions::EVICTED).filter(|_| holds_quota) {
         return shown(state_of_holder(false, Some(&by.reason)), by);
     }
-    let reserved = status::condition(workload, conditions::QUOTA_RESERVED);
-    let reason = |type_: &str| status::condition(workload, type_).map(|it| it.reason.clone()).unwrap_or_default();
+    let reason = |by: Option<&Condition>| by.map(|it| it.reason.clone()).unwrap_or_default();
+    let admitted = reason(status::condition(workload, conditions::ADMITTED));
     if status::is_admitted(workload) {
-        (StayState::Running, reason(conditions::ADMITTED), None)
+        (StayState::Running, admitted, None)
     } else if holds_quota {
-        (StayState::Reserved, reason(conditions::ADMITTED), None)
-    } else if !status::is_active(workload) || status::is_on_hold(workload) {
-        (StayState::Held, reason(conditions::QUOTA_RESERVED), None)
+        (StayState::Reserved, admitted, None)
+    } else if !status::is_active(workload) {
+        (StayState::Held, admission::DEACTIVATED.to_owned(), None)
+    } else if status::is_on_hold(workload) {
+        (StayState::Held, admission::ON_HOLD.to_owned(), None)
     } else {
-        (StayState::Waiting, reserved.map(|it| it.reason.clone()).unwrap_or_default(), None)
+        (StayState::Waiting, reason(wait_of(workload)), None)
     }
 }
 
@@ -253,6 +265,24 @@ mod tests {
         }
         let waits = of(&preempted(false), Some(time(50)), "local");
         assert_eq!((waits.state, times(&waits)), (StayState::Waiting, [Some(50), None, None, None]));
+    }
+
+    #[test]
+    fn a_held_or_released_workload_has_no_reason_of_its_state_before() {
+        let waits = |reason: &str, active: bool| {
+            let is_not = json!({"type": "QuotaReserved", "status": "False", "reason": reason, "message": "",
+                "lastTransitionTime": at(10)});
+            let mut workload = workload(json!([is_not]), false);
+            workload.spec.active = Some(active);
+            let stay = of(&workload, None, "local");
+            assert_eq!(wait_of(&workload).is_some(), stay.reason == reason, "{reason}, {active}");
+            (stay.state.name(), stay.reason)
+        };
+        assert_eq!(waits("WaitingForQuota", true), ("Waiting", "WaitingForQuota".to_owned()));
+        assert_eq!(waits("WaitingForQuota", false), ("Held", "Deactivated".to_owned()));
+        assert_eq!(waits("Deactivated", false), ("Held", "Deactivated".to_owned()));
+        assert_eq!(waits("Deactivated", true), ("Waiting", String::new()));
+        assert_eq!(waits("OnHold", true), ("Held", "OnHold".to_owned()));
     }
 
     #[test]

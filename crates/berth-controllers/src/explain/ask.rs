@@ -55,8 +55,8 @@ pub async fn stays(client: &Client, namespace: Option<&str>, query: &str) -> kub
     list(client, namespace, "stays", query).await
 }
 
-/// Requests a page of the jobs that exist now in a namespace, or in all; docs/dashboard.md lists the
-/// parameters of `query`.
+/// Requests a page of the jobs that exist now in a namespace, or in all; docs/dashboard.md lists
+/// the parameters of `query`.
 ///
 /// # Errors
 /// The API server's error.

@@ -736,14 +736,21 @@ impl<J: Job> Reconcile<'_, J> {
     fn handle_eviction(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop(Some(&workload), &evicted.message);
-        if !self.job.is_active()
-            && status::has_quota_reservation(&workload)
-            && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
-        {
-            if self.tracks_readiness() {
-                readiness::sync(&mut workload, || false, self.context.now);
+        if !self.job.is_active() && status::has_quota_reservation(&workload) {
+            let (gates, now) = (self.context.gates, self.context.now);
+            let tracks_readiness = self.tracks_readiness();
+            // A workload can be evicted before PodsReady was set. Only an admitted workload gets
+            // the condition, so it is set before the release, and has the state of a waiting one
+            // after it.
+            if tracks_readiness {
+                readiness::sync(&mut workload, || false, now);
             }
-            self.write_status(&workload);
+            if status::release_after_eviction(&mut workload, gates, now) {
+                if tracks_readiness {
+                    readiness::sync(&mut workload, || false, now);
+                }
+                self.write_status(&workload);
+            }
         }
         let retention = self.context.config.object_retention_policies.as_ref();
         let after = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_deactivated_by_kueue);

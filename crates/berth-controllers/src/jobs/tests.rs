@@ -114,6 +114,34 @@ fn a_running_job_whose_reservation_is_withdrawn_keeps_its_workload_and_is_not_re
 }
 
 #[test]
+fn a_workload_evicted_before_its_pods_were_seen_is_released_as_not_ready() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}});
+    let job = json!({"metadata": {"name": "j", "namespace": "ns", "uid": "u", "labels": {labels::QUEUE_NAME: "q"}},
+        "spec": {"suspend": true, "parallelism": 1, "template": template}});
+    let workload = |pods_ready: Option<(&str, &str)>| {
+        let mut conditions = vec![
+            ("QuotaReserved", "True", "QuotaReserved"),
+            ("Admitted", "True", "Admitted"),
+            ("Evicted", "True", "PodsReadyTimeout"),
+        ];
+        conditions.extend(pods_ready.map(|(status, reason)| ("PodsReady", status, reason)));
+        json!({
+            "metadata": {"name": "w", "namespace": "ns", "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]},
+            "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": template}]},
+            "status": {"conditions": with_conditions(&conditions), "admission": {"clusterQueue": "cq",
+                "podSetAssignments": [{"name": "main", "count": 1}]}}})
+    };
+    for known in [None, Some(("True", "Started")), Some(("False", "WaitForRecovery"))] {
+        let steps = plan(job.clone(), workload(known)).steps;
+        let [Step::PatchWorkloadStatus(after)] = &steps[..] else { panic!("{known:?}: {steps:?}") };
+        let ready = status::condition(after, "PodsReady").expect("a condition");
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "WaitForStart"), "{known:?}");
+        assert!(!status::has_quota_reservation(after), "{known:?}");
+    }
+}
+
+#[test]
 fn with_its_gate_off_the_annotation_of_a_prebuilt_workload_is_ignored() {
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}});
     let job: Job = read(json!({

@@ -75,8 +75,8 @@ fn reserved_hosts(workload: &Workload) -> BTreeSet<String> {
         .collect()
 }
 
-/// True if [`assess`] reads the pods of the workload: it waits, or has nodes by its topology assignment.
-/// Pods of other workloads, of which a large job has thousands, have no influence.
+/// True if [`assess`] reads the pods of the workload: it waits, or has nodes by its topology
+/// assignment. Pods of other workloads, of which a large job has thousands, have no influence.
 pub fn reads_pods(workload: &Workload) -> bool {
     let is_over = status::is_evicted(workload) || status::is_finished(workload);
     !is_over && (!status::is_admitted(workload) || !assigned_hosts(workload).is_empty())

@@ -39,8 +39,8 @@ impl Release {
     }
 }
 
-/// True if pods of the workload may have to be released: a pod set has a topology assignment. Otherwise
-/// [`releases`] need not read the pods, of which a large job has thousands.
+/// True if pods of the workload may have to be released: a pod set has a topology assignment.
+/// Otherwise [`releases`] need not read the pods, of which a large job has thousands.
 pub fn may_release(workload: &Workload) -> bool {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let mut assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);

@@ -10,8 +10,8 @@
 //! about the same capacity. What only a whole cluster does takes a little cluster time: pods are
 //! bound, started and counted.
 //!
-//! A cluster runs on one thread. The module [`pieces`] divides a trace at times at which no job runs
-//! or waits, so that several clusters replay it at the same time.
+//! A cluster runs on one thread. The module [`pieces`] divides a trace at times at which no job
+//! runs or waits, so that several clusters replay it at the same time.
 
 mod names;
 mod objects;
@@ -69,14 +69,14 @@ pub enum WholeError {
     Runtime(#[source] std::io::Error),
 }
 
-/// How a trace is divided among clusters. The division does not depend on the number of threads, and so
-/// the history does not either.
+/// How a trace is divided among clusters. The division does not depend on the number of threads,
+/// and so the history does not either.
 #[derive(Clone, Copy, Debug)]
 pub struct Division {
     /// Number of clusters that run at the same time, each on a thread of its own.
     pub threads: usize,
-    /// A cluster replays at least this much before the trace goes on in a new one: the number of pods,
-    /// and four per job. With `u64::MAX`, one cluster replays everything.
+    /// A cluster replays at least this much before the trace goes on in a new one: the number of
+    /// pods, and four per job. With `u64::MAX`, one cluster replays everything.
     pub cost_min: u64,
 }
 
@@ -88,8 +88,9 @@ impl Default for Division {
 }
 
 /// Replays a trace under a policy through whole clusters, with the default [`Division`]. `ended` is
-/// increased by one for each job that ended. The history has no cycles and no restless instants, which
-/// only the engine knows. Blocks the calling thread. Must not be called from within a tokio runtime.
+/// increased by one for each job that ended. The history has no cycles and no restless instants,
+/// which only the engine knows. Blocks the calling thread. Must not be called from within a tokio
+/// runtime.
 ///
 /// # Errors
 /// The policy cannot be part of a cluster, or a request to the API failed.

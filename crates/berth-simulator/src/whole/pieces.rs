@@ -1,9 +1,9 @@
 //! Pieces of a trace that are replayed at the same time, each in a cluster of its own.
 //!
 //! A cluster in which no job runs or waits decides about the next job as a new cluster does: quota,
-//! priorities and the order of the queues depend on the jobs that are there. The engine predicts such
-//! quiet times in a moment. A piece whose jobs ended later in its cluster than the engine predicted is
-//! joined with the next one and replayed again, so a prediction costs time at worst.
+//! priorities and the order of the queues depend on the jobs that are there. The engine predicts
+//! such quiet times in a moment. A piece whose jobs ended later in its cluster than the engine
+//! predicted is joined with the next one and replayed again, so a prediction costs time at worst.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use super::{Division, WholeError};
 
 /// What a job costs in addition to its pods, in pods.
 const JOB_COST: u64 = 4;
-/// Predicted time without jobs before a new piece. Every job of a chain of jobs that wait for each other
-/// ends up to two seconds later than in the engine.
+/// Predicted time without jobs before a new piece. Every job of a chain of jobs that wait for each
+/// other ends up to two seconds later than in the engine.
 const QUIET: Duration = Duration::from_secs(600);
 /// Time without jobs after which nothing is left of them in a cluster: ended Jobs are deleted.
 const SETTLED: Duration = Duration::from_secs(120);
@@ -50,8 +50,8 @@ pub fn replay(
     }
 }
 
-/// The jobs of each piece. A piece ends at the first predicted quiet time after it has this cost. Under a
-/// policy whose decisions depend on past use, there is one piece.
+/// The jobs of each piece. A piece ends at the first predicted quiet time after it has this cost.
+/// Under a policy whose decisions depend on past use, there is one piece.
 fn divide(replay: &Replay<'_>, cost_min: u64) -> Vec<Range<usize>> {
     let jobs = &replay.trace().jobs;
     let remembers = replay.policy().config.admission_fair_sharing.is_some();
@@ -101,8 +101,8 @@ fn run_open(
     })
 }
 
-/// Joins pieces with the next one if their jobs had not all ended long enough before it. Joined pieces
-/// have no history, and their jobs no longer count as ended.
+/// Joins pieces with the next one if their jobs had not all ended long enough before it. Joined
+/// pieces have no history, and their jobs no longer count as ended.
 fn join_late(pieces: Vec<Piece>, submitted: impl Fn(usize) -> Time, ended: &AtomicUsize) -> Vec<Piece> {
     let mut kept: Vec<Piece> = Vec::with_capacity(pieces.len());
     for piece in pieces {

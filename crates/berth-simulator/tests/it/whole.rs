@@ -117,7 +117,8 @@ fn both_depths_decide_alike_on_the_log_of_nasa() {
     assert!(waited > 10, "{waited} jobs waited");
 }
 
-/// Thirty jobs of the small trace with hours without jobs: after every ten, the next one comes later.
+/// Thirty jobs of the small trace with hours without jobs: after every ten, the next one comes
+/// later.
 fn with_pauses() -> Trace {
     let mut trace = small();
     trace.jobs.truncate(30);

@@ -35,7 +35,8 @@ pub struct Options {
     /// Read the decision journal in this folder instead of asking a cluster; may be repeated.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
-    /// Output format: text, or the whole history: json, yaml or jsonpath=TEMPLATE.
+    /// Output format: text, or the whole history: json, yaml, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
     #[command(flatten)]

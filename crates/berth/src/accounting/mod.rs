@@ -69,6 +69,11 @@ impl PeriodOptions {
         Ok(query)
     }
 
+    /// True if the period has an end before now.
+    pub fn has_end(&self) -> bool {
+        self.until.is_some()
+    }
+
     /// The period at `now`.
     pub fn period(&self, now: Timestamp) -> anyhow::Result<Period> {
         Period::parse(&self.query(now)?, now).map_err(|problem| anyhow!("--{problem}"))

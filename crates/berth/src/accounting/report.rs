@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 
 use super::{PeriodOptions, each_stay, prices, request_error};
 use crate::component::connect::{self, ConnectOptions};
-use crate::listing::{Format, Listing, csv_text};
+use crate::flat::{Cell, Column, Flat, Kind};
+use crate::listing::{Format, Listing};
 use crate::{foresee, process};
 
 /// Options of `berth usage`.
@@ -46,8 +47,8 @@ pub struct Options {
     /// the journals of several replicas. Only stays that have ended are known.
     #[arg(long, value_name = "DIR")]
     journal: Vec<PathBuf>,
-    /// Output format: table, csv with a row per group, flavor and resource, json, yaml, name or
-    /// jsonpath=TEMPLATE.
+    /// Output format: table, csv or parquet with a row per group, flavor and resource, json, yaml,
+    /// name, jsonpath=TEMPLATE or go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
@@ -64,7 +65,11 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         };
         let text = match &options.output {
             Format::Table | Format::Wide => table(&report, &prices),
-            Format::Csv => csv_text(&rows(&report, &prices))?,
+            Format::Csv => rows(&report, &prices).csv()?,
+            Format::Parquet => {
+                rows(&report, &prices).print_parquet()?;
+                return Ok(ExitCode::SUCCESS);
+            }
             format => {
                 let names = report.groups.iter().map(|group| group.name.clone()).collect();
                 let items = vec![with_cost(&report, &prices)];
@@ -190,51 +195,41 @@ fn table(report: &UsageReport, prices: &Prices) -> String {
 }
 
 /// A row per group, flavor and resource, in plain numbers.
-fn rows(report: &UsageReport, prices: &Prices) -> Table {
-    let columns = [
-        "BY",
-        "NAME",
-        "JOBS",
-        "SUCCEEDED",
-        "FAILED",
-        "PREEMPTIONS",
-        "EVICTIONS",
-        "ADMISSIONS",
-        "WAIT MEAN SECONDS",
-        "WAIT P50 SECONDS",
-        "WAIT P90 SECONDS",
-        "WAIT P99 SECONDS",
-        "FLAVOR",
-        "RESOURCE",
-        "UNIT",
-        "HOURS",
-        "LOST BY PREEMPTION",
-        "LOST BY EVICTION",
-        "LOST BY FAILURE",
-        "QUOTA HOURS",
-        "COST",
-    ];
+fn rows(report: &UsageReport, prices: &Prices) -> Flat {
+    let required = |kind: Kind| move |title: &&str| Column::required(title, kind);
+    let mut columns: Vec<Column> = ["BY", "NAME"].iter().map(required(Kind::Text)).collect();
+    let counts = ["JOBS", "SUCCEEDED", "FAILED", "PREEMPTIONS", "EVICTIONS", "ADMISSIONS"];
+    columns.extend(counts.iter().map(required(Kind::Integer)));
+    let waits = ["WAIT MEAN SECONDS", "WAIT P50 SECONDS", "WAIT P90 SECONDS", "WAIT P99 SECONDS"];
+    columns.extend(waits.iter().map(required(Kind::Number)));
+    columns.extend(["FLAVOR", "RESOURCE", "UNIT"].iter().map(required(Kind::Text)));
+    let hours = ["HOURS", "LOST BY PREEMPTION", "LOST BY EVICTION", "LOST BY FAILURE"];
+    columns.extend(hours.iter().map(required(Kind::Number)));
+    columns.extend(["QUOTA HOURS", "COST"].map(|title| Column::optional(title, Kind::Number)));
+
+    let text = |text: &str| Cell::Text(text.to_owned());
+    let count = |count: u64| Cell::Integer(i64::try_from(count).unwrap_or(i64::MAX));
+    let number = |number: Option<f64>| number.map_or(Cell::Empty, Cell::Number);
     let mut rows = Vec::new();
     for group in &report.groups {
-        let mut first = vec![report.by.clone(), group.name.clone()];
+        let mut first = vec![text(&report.by), text(&group.name)];
         let counts = [group.jobs, group.succeeded, group.failed, group.preemptions, group.evictions];
-        first.extend(counts.map(|count| count.to_string()));
-        first.push(group.wait.admissions.to_string());
-        first.extend([group.wait.mean, group.wait.p50, group.wait.p90, group.wait.p99].map(|it| it.to_string()));
+        first.extend(counts.map(count));
+        first.push(count(group.wait.admissions));
+        first.extend([group.wait.mean, group.wait.p50, group.wait.p90, group.wait.p99].map(Cell::Number));
         let none = ResourceUse::default();
         let used: Vec<&ResourceUse> = if group.used.is_empty() { vec![&none] } else { group.used.iter().collect() };
         for used in used {
             let mut row = first.clone();
-            row.extend([used.flavor.clone(), used.resource.clone(), unit_name(&used.resource).to_owned()]);
+            row.extend([text(&used.flavor), text(&used.resource), text(unit_name(&used.resource))]);
             let hours = [used.hours, used.lost_by_preemption, used.lost_by_eviction, used.lost_by_failure];
-            row.extend(hours.map(|hours| hours.to_string()));
-            row.push(used.quota_hours.map(|hours| hours.to_string()).unwrap_or_default());
-            let cost = (!prices.is_empty()).then(|| cost_of(used, prices, used.hours).to_string());
-            row.push(cost.unwrap_or_default());
+            row.extend(hours.map(Cell::Number));
+            row.push(number(used.quota_hours));
+            row.push(number((!prices.is_empty()).then(|| cost_of(used, prices, used.hours))));
             rows.push(row);
         }
     }
-    Table { columns: columns.map(str::to_owned).to_vec(), rows }
+    Flat { columns, rows }
 }
 
 /// The report as JSON, with costs if there are prices.
@@ -301,7 +296,7 @@ mod tests {
 
     #[test]
     fn csv_and_json_have_every_flavor() {
-        let text = csv_text(&rows(&report(), &prices())).expect("CSV");
+        let text = rows(&report(), &prices()).csv().expect("CSV");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("by,name,jobs,") && lines[0].ends_with("quota_hours,cost"), "{text}");

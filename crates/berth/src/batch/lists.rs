@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use berth_api::berth::current_jobs::{CurrentJob, CurrentJobs};
 use berth_api::berth::usage::{Stay, StayState, Stays, WithheldUsage};
 use berth_apimachinery::percent::component;
@@ -11,20 +11,26 @@ use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::table::human_duration;
 use berth_apimachinery::times;
 use berth_controllers::explain::ask;
+use berth_controllers::usage::Period;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::json;
 
-use super::{Place, watch};
+use super::Place;
+use super::watch::{self, Key, Watched};
 use crate::accounting::{PeriodOptions, request_error};
+use crate::flat::Kind;
 use crate::listing::{Column, Format, Listing, or_none};
 use crate::{foresee, process};
 
 /// Number of jobs in a request: the server's maximum.
 const LIMIT: usize = 10_000;
+/// The controllers record the end of a stay within this time of the cluster's clock, which may be
+/// faster than real time.
+const RECORDED_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// The states of `berth queue` by default: jobs that have not finished. Those that are evicted stop,
 /// and wait again.
 const UNFINISHED: [StayState; 6] = [
@@ -48,7 +54,15 @@ pub struct Filter {
     /// Only jobs of this LocalQueue or ClusterQueue.
     #[arg(short, long)]
     queue: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    /// Only jobs whose Workloads have these labels, as for kubectl. Which labels of a job its
+    /// Workload gets is configured: integrations.labelKeysToCopy.
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
+    selector: Option<String>,
+    /// After the list, print a row for each job that changes, is added, or leaves the list.
+    #[arg(short, long)]
+    watch: bool,
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
     #[command(flatten)]
@@ -61,16 +75,9 @@ pub struct QueueOptions {
     /// Only jobs in one of these states, separated by commas. Default: those that have not finished.
     #[arg(short, long, value_delimiter = ',', ignore_case = true, value_parser = states(&StayState::OF_CURRENT))]
     state: Vec<StayState>,
-    /// Only jobs whose Workloads have these labels, as for kubectl. Which labels of a job its Workload
-    /// gets is configured: integrations.labelKeysToCopy.
-    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
-    selector: Option<String>,
-    /// After the list, print a row for each job that changes, is added, or leaves the list.
-    #[arg(short, long, conflicts_with = "start")]
-    watch: bool,
     /// Add the forecast of the start of waiting jobs. This reads the state of the whole cluster, with
     /// your permissions: docs/forecast.md.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     start: bool,
     #[command(flatten)]
     pub filter: Filter,
@@ -102,21 +109,27 @@ fn selector(text: &str) -> Result<String, String> {
 
 impl Filter {
     /// The namespace to list; `None` for all.
-    fn scope<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+    pub fn scope<'a>(&self, namespace: &'a str) -> Option<&'a str> {
         (!self.all_namespaces).then_some(namespace)
     }
 
     /// The parameters of a request, each with a leading `&`.
     fn query(&self, states: &[StayState]) -> String {
         let states = states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
-        let given = [("state", Some(&states)), ("user", self.user.as_ref()), ("queue", self.queue.as_ref())];
+        let given = [
+            ("state", Some(&states)),
+            ("user", self.user.as_ref()),
+            ("queue", self.queue.as_ref()),
+            ("labels", self.selector.as_ref()),
+        ];
         let given = given.into_iter().filter_map(|(name, value)| Some((name, value.filter(|it| !it.is_empty())?)));
         given.map(|(name, value)| format!("&{name}={}", component(value))).collect()
     }
 
     /// The message in place of an empty list, with what would list more.
-    fn none(&self, what: &str, namespace: &str, is_filtered: bool) -> String {
-        let is_filtered = is_filtered || self.user.is_some() || self.queue.is_some();
+    fn none(&self, what: &str, namespace: &str, states: &[StayState]) -> String {
+        let given = [&self.user, &self.queue, &self.selector];
+        let is_filtered = !states.is_empty() || given.iter().any(|it| it.is_some());
         let job = if is_filtered { "No job of this selection" } else { "No job" };
         match self.all_namespaces {
             true => format!("{job} {what}."),
@@ -125,56 +138,44 @@ impl Filter {
     }
 }
 
-/// Says which jobs are not listed for lack of rights.
-fn report_withheld(withheld: Option<&WithheldUsage>) {
-    if let Some(withheld) = withheld {
-        eprintln!("berth: {} jobs of other namespaces are not listed. {}", withheld.stays, withheld.why.message);
-    }
-}
-
-/// The jobs of `berth queue`, and the time on the cluster's clock.
-pub struct Current {
+/// Jobs, and the time on the cluster's clock.
+pub struct Found {
     /// The jobs.
     pub jobs: Vec<CurrentJob>,
     /// The time of the last response.
     pub now: Timestamp,
+    /// Number of older jobs of the selection that are not listed.
+    pub unlisted: usize,
     /// Jobs of namespaces that the user may not read.
     withheld: Option<WithheldUsage>,
 }
 
-impl Current {
-    /// Says on standard error which jobs are not listed for lack of rights, and that none is listed.
-    pub fn report(&self, options: &QueueOptions, namespace: &str) {
-        report_withheld(self.withheld.as_ref());
-        if self.jobs.is_empty() {
-            eprintln!("{}", options.none(namespace));
+impl Found {
+    /// Says on standard error which jobs are not listed.
+    pub fn report(&self) {
+        if self.unlisted > 0 {
+            eprintln!("berth: {} older jobs are not listed; choose a shorter period or a namespace", self.unlisted);
+        }
+        if let Some(withheld) = &self.withheld {
+            eprintln!("berth: {} jobs of other namespaces are not listed. {}", withheld.stays, withheld.why.message);
         }
     }
 }
 
-impl QueueOptions {
-    /// The namespace to list; `None` for all.
-    pub fn scope<'a>(&self, namespace: &'a str) -> Option<&'a str> {
-        self.filter.scope(namespace)
-    }
-
-    /// The message in place of an empty list.
-    fn none(&self, namespace: &str) -> String {
-        let is_filtered = self.selector.is_some() || !self.state.is_empty();
-        self.filter.none("waits or runs", namespace, is_filtered)
+impl Watched for QueueOptions {
+    fn filter(&self) -> &Filter {
+        &self.filter
     }
 
     /// The selected jobs, in the order in which they started or were queued. The server selects them,
     /// so their number is not limited.
-    pub async fn current(&self, client: &Client, namespace: &str) -> anyhow::Result<Current> {
+    async fn find(&mut self, client: &Client, namespace: &str) -> anyhow::Result<Found> {
         let states = if self.state.is_empty() { &UNFINISHED[..] } else { &self.state };
-        let mut query = format!("sort=queued&limit={LIMIT}{}", self.filter.query(states));
-        if let Some(selector) = &self.selector {
-            query.push_str(&format!("&labels={}", component(selector)));
-        }
+        let (scope, query) = (self.filter.scope(namespace), self.filter.query(states));
+        let query = format!("sort=queued&limit={LIMIT}{query}");
         let (mut jobs, mut seen, mut offset) = (Vec::new(), HashSet::new(), 0);
         loop {
-            let answer = ask::current_jobs(client, self.scope(namespace), &format!("{query}&offset={offset}")).await;
+            let answer = ask::current_jobs(client, scope, &format!("{query}&offset={offset}")).await;
             let found: CurrentJobs = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
             offset += found.items.len();
             let is_last = found.items.is_empty() || offset >= found.total;
@@ -190,25 +191,103 @@ impl QueueOptions {
             let started = |stay: &Stay| stay.admitted.as_ref().or(stay.queued.as_ref()).map(|at| at.0);
             jobs.sort_by_cached_key(|job| (started(&job.stay), job.stay.workload.name.clone()));
             let now = found.now.context("the controllers do not report their time")?.0;
-            return Ok(Current { jobs, now, withheld: found.withheld });
+            return Ok(Found { jobs, now, unlisted: 0, withheld: found.withheld });
         }
+    }
+
+    async fn last_state(&self, client: &Client, job: &CurrentJob) -> anyhow::Result<Option<CurrentJob>> {
+        let name = &job.stay.workload;
+        let query = format!("q={}&sort=-queued&limit=1000", component(&name.name));
+        let answer = ask::current_jobs(client, Some(&name.namespace), &query).await;
+        let found: CurrentJobs = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
+        Ok(found.items.into_iter().find(|it| it.stay.uid == job.stay.uid))
+    }
+
+    /// A job is the same one after an eviction.
+    fn key(&self, stay: &Stay) -> Key {
+        (stay.uid.clone(), None)
+    }
+
+    fn rows(&self, jobs: &[CurrentJob], now: Timestamp) -> Listing {
+        current_list(jobs, now, None)
+    }
+
+    fn none(&self, namespace: &str) -> String {
+        self.filter.none("waits or runs", namespace, &self.state)
+    }
+}
+
+/// `berth jobs`: its options, and the period of the next request.
+struct PeriodJobs<'a> {
+    options: &'a JobsOptions,
+    /// The period of the options.
+    period: Period,
+    /// Start of the period of the next request. Stays that ended before it cannot change.
+    since: Timestamp,
+}
+
+impl PeriodJobs<'_> {
+    /// The stays of a namespace, or of all, since the start of the next request's period.
+    async fn stays(&self, client: &Client, namespace: Option<&str>, chosen: &str) -> anyhow::Result<Stays> {
+        let Period { until, .. } = self.period;
+        let mut query = format!("limit={LIMIT}&since={}{chosen}", component(&times::time(self.since)));
+        if self.options.period.has_end() {
+            query.push_str(&format!("&until={}", component(&times::time(until))));
+        }
+        let answer = ask::stays(client, namespace, &query).await;
+        Ok(serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?)
+    }
+}
+
+impl Watched for PeriodJobs<'_> {
+    fn filter(&self) -> &Filter {
+        &self.options.filter
+    }
+
+    async fn find(&mut self, client: &Client, namespace: &str) -> anyhow::Result<Found> {
+        let filter = &self.options.filter;
+        let found = self.stays(client, filter.scope(namespace), &filter.query(&self.options.state)).await?;
+        let now = found.now.context("the controllers do not report their time")?.0;
+        self.since = self.period.since.max(now.checked_sub(RECORDED_WITHIN).unwrap_or(now));
+        let job = |stay: Stay| CurrentJob { stay, ..CurrentJob::default() };
+        let jobs = found.items.into_iter().map(job).collect();
+        Ok(Found { jobs, now, unlisted: found.unlisted, withheld: found.withheld })
+    }
+
+    async fn last_state(&self, client: &Client, job: &CurrentJob) -> anyhow::Result<Option<CurrentJob>> {
+        let found = self.stays(client, Some(&job.stay.workload.namespace), "").await?;
+        let key = self.key(&job.stay);
+        let stay = found.items.into_iter().rev().find(|stay| self.key(stay) == key);
+        Ok(stay.map(|stay| CurrentJob { stay, ..CurrentJob::default() }))
+    }
+
+    /// Each stay has a row.
+    fn key(&self, stay: &Stay) -> Key {
+        (stay.uid.clone(), stay.queued.as_ref().map(|at| at.0))
+    }
+
+    fn rows(&self, jobs: &[CurrentJob], now: Timestamp) -> Listing {
+        jobs_list(jobs, now)
+    }
+
+    fn none(&self, namespace: &str) -> String {
+        self.options.filter.none("existed in this period", namespace, &self.options.state)
     }
 }
 
 /// Prints the jobs that wait and run.
-pub fn queue(options: &QueueOptions) -> anyhow::Result<ExitCode> {
+pub fn queue(mut options: QueueOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
-        let filter = &options.filter;
-        let (client, namespace) = filter.place.open().await?;
-        if options.watch {
-            watch::watch(options, &client, &namespace).await?;
+        let (client, namespace) = options.filter.place.open().await?;
+        if options.filter.watch {
+            watch::watch(&mut options, &client, &namespace).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        let found = options.current(&client, &namespace).await?;
+        let found = options.find(&client, &namespace).await?;
         let starts = if options.start { foresee::starts(&client).await? } else { BTreeMap::new() };
         let list = current_list(&found.jobs, found.now, options.start.then_some(&starts));
-        report_withheld(found.withheld.as_ref());
-        list.print(&filter.output, &options.none(&namespace))?;
+        found.report();
+        list.print(&options.filter.output, &options.none(&namespace))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -216,20 +295,19 @@ pub fn queue(options: &QueueOptions) -> anyhow::Result<ExitCode> {
 /// Prints the jobs of a period.
 pub fn jobs(options: &JobsOptions) -> anyhow::Result<ExitCode> {
     process::run(async {
-        let filter = &options.filter;
-        let (client, namespace) = filter.place.open().await?;
-        let period = options.period.query(foresee::now(&client).await?)?;
-        let query = format!("limit={LIMIT}&{period}{}", filter.query(&options.state));
-        let answer = ask::stays(&client, filter.scope(&namespace), &query).await;
-        let found: Stays = serde_json::from_value(answer.map_err(|error| request_error(error, "the jobs"))?)?;
-        if found.unlisted > 0 {
-            eprintln!("berth: {} older jobs are not listed; choose a shorter period or a namespace", found.unlisted);
+        if options.filter.watch && options.period.has_end() {
+            bail!("--watch follows the jobs until it is stopped, so it cannot be used with --until");
         }
-        report_withheld(found.withheld.as_ref());
-        let now = found.now.context("the controllers do not report their time")?.0;
-        let is_filtered = !options.state.is_empty();
-        let none = filter.none("existed in this period", &namespace, is_filtered);
-        jobs_list(&found.items, now).print(&filter.output, &none)?;
+        let (client, namespace) = options.filter.place.open().await?;
+        let period = options.period.period(foresee::now(&client).await?)?;
+        let mut jobs = PeriodJobs { options, period, since: period.since };
+        if options.filter.watch {
+            watch::watch(&mut jobs, &client, &namespace).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let found = jobs.find(&client, &namespace).await?;
+        found.report();
+        jobs.rows(&found.jobs, found.now).print(&options.filter.output, &jobs.none(&namespace))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -286,7 +364,9 @@ pub fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Li
     list(columns, stays, row)
 }
 
-fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
+/// The list of `berth jobs`.
+fn jobs_list(jobs: &[CurrentJob], now: Timestamp) -> Listing {
+    let stays: Vec<Stay> = jobs.iter().map(|job| job.stay.clone()).collect();
     let columns = vec![
         Column::Usual("NAMESPACE"),
         Column::Usual("JOB"),
@@ -328,8 +408,17 @@ fn jobs_list(stays: &[Stay], now: Timestamp) -> Listing {
             stay.workload.name.clone(),
         ]
     };
-    list(columns, stays, row)
+    list(columns, &stays, row)
 }
+
+/// The types of columns that hold no text.
+const KINDS: &[(&str, Kind)] = &[
+    ("PODS", Kind::Integer),
+    ("PRIORITY", Kind::Integer),
+    ("QUEUED", Kind::Time),
+    ("START", Kind::Time),
+    ("END", Kind::Time),
+];
 
 fn list(columns: Vec<Column>, stays: &[Stay], row: impl Fn(&Stay) -> Vec<String>) -> Listing {
     Listing {
@@ -337,6 +426,7 @@ fn list(columns: Vec<Column>, stays: &[Stay], row: impl Fn(&Stay) -> Vec<String>
         rows: stays.iter().map(row).collect(),
         names: stays.iter().map(|stay| format!("workload.kueue.x-k8s.io/{}", stay.workload.name)).collect(),
         items: stays.iter().map(|stay| json!(stay)).collect(),
+        kinds: KINDS,
     }
 }
 
@@ -398,6 +488,10 @@ mod tests {
         }
     }
 
+    fn job(stay: Stay) -> CurrentJob {
+        CurrentJob { stay, ..CurrentJob::default() }
+    }
+
     fn rows(listing: &Listing) -> Vec<Vec<String>> {
         let text = listing.render(&Format::Table).expect("text");
         text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -456,8 +550,8 @@ mod tests {
             std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body))))
         });
         let words = ["berth", "-u", "alice", "-q", "main", "-l", "tier in (a,b)", "-s", "running,held"];
-        let options = <Line as clap::Parser>::parse_from(words).options;
-        let found = options.current(&Client::new(answers, "team"), "team").await.expect("jobs");
+        let mut options = <Line as clap::Parser>::parse_from(words).options;
+        let found = options.find(&Client::new(answers, "team"), "team").await.expect("jobs");
         let names: Vec<&str> = found.jobs.iter().map(|job| job.stay.uid.as_str()).collect();
         assert_eq!((names, found.now), (vec!["a", "b", "c", "d"], at(9).0));
     }
@@ -470,13 +564,13 @@ mod tests {
         for state in StayState::ALL {
             let holds = ["Running", "Reserved", "Waiting", "Held", "Preempted", "Evicted"].contains(&state.name());
             assert_eq!(shown(queue_list(&[with(state)], at(10).0, None)), holds, "{state:?}");
-            assert!(shown(jobs_list(&[with(state)], at(10).0)), "its stay had the quota");
+            assert!(shown(jobs_list(&[job(with(state))], at(10).0)), "its stay had the quota");
         }
     }
 
     #[test]
     fn ended_jobs_have_their_wait_and_run_time() {
-        let rows = rows(&jobs_list(&[stay("done", StayState::Failed)], at(100).0));
+        let rows = rows(&jobs_list(&[job(stay("done", StayState::Failed))], at(100).0));
         let expected = ["team", "done", "main", "alice", "Failed", "2", "2026-01-01T00:00:00Z", "5m", "60m"];
         assert_eq!(rows[0][..9], expected);
     }

@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::component::connect::{self, ConnectOptions};
+use crate::flat::Kind;
 use crate::listing::{Column, Format, Listing, or_none};
 use crate::team::in_words;
 use crate::{foresee, process};
@@ -24,7 +25,8 @@ pub struct Options {
     /// Only nodes with these labels, as for kubectl.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     #[command(flatten)]
@@ -102,6 +104,7 @@ pub fn listing(nodes: &[impl Borrow<Node>], pods: Option<&[impl Borrow<Pod>]>, n
         rows: nodes.iter().map(|node| row(node)).collect(),
         names: nodes.iter().map(|node| format!("node/{}", node.name_any())).collect(),
         items: nodes.iter().map(|node| json!(node)).collect(),
+        kinds: &[("PODS", Kind::Integer)],
     }
 }
 

@@ -169,6 +169,7 @@ async fn write(
     namespace: Option<&str>,
     object: Value,
 ) -> anyhow::Result<ExitCode> {
+    written.check()?;
     let created = match written.dry_run {
         DryRun::Client => object,
         dry_run => {

@@ -20,15 +20,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::output::{Asked, TemplateOptions};
 use super::pods::{self, JobRef};
 use super::written::ManagedFields;
 use crate::batch::Place;
+use crate::flat::Kind;
 use crate::listing::{Column, Format, Listing};
 use crate::team::{in_words, title};
 use crate::{foresee, process};
 
 /// Number of objects per request.
 const PAGE: u32 = 500;
+
+/// The types of columns that hold no text.
+const KINDS: &[(&str, Kind)] = &[
+    ("PENDING WORKLOADS", Kind::Integer),
+    ("ADMITTED WORKLOADS", Kind::Integer),
+    ("POSITION IN QUEUE", Kind::Integer),
+];
 
 /// The kinds that `berth list` lists.
 #[derive(Subcommand)]
@@ -59,9 +68,12 @@ pub struct Selection {
     /// Only objects with these values of fields, as for kubectl.
     #[arg(long, value_name = "SELECTOR")]
     field_selector: Option<String>,
-    /// Output format: table, wide, json, yaml, name, csv or jsonpath=TEMPLATE.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// Output format: table, wide, json, yaml, name, csv, parquet, jsonpath=TEMPLATE or
+    /// go-template=TEMPLATE. Default: table.
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Asked>,
+    #[command(flatten)]
+    template: TemplateOptions,
     #[command(flatten)]
     managed_fields: ManagedFields,
     #[command(flatten)]
@@ -202,7 +214,8 @@ impl Selection {
             None => "No resources found".to_owned(),
         };
         listing.items.iter_mut().for_each(|object| self.managed_fields.select(object));
-        listing.print(&self.output, &none)?;
+        let format = self.template.format(self.output.as_ref())?.unwrap_or(Format::Table);
+        listing.print(&format, &none)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -259,7 +272,7 @@ fn listing<'a, K>(
 where
     K: Resource<DynamicType = ()> + Serialize + 'a,
 {
-    let mut list = Listing::default();
+    let mut list = Listing { kinds: KINDS, ..Listing::default() };
     list.columns.extend(namespaces.then_some(Column::Usual("NAMESPACE")));
     list.columns.push(Column::Usual("NAME"));
     list.columns.extend(columns);

@@ -5,6 +5,7 @@ pub mod create;
 pub mod delete;
 pub mod kubectl;
 pub mod list;
+mod output;
 pub mod pods;
 mod quota;
 pub mod stop;

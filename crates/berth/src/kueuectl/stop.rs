@@ -91,6 +91,7 @@ where
     K: Resource<DynamicType = ()>,
 {
     process::run(async {
+        options.written.check()?;
         let resource = ApiResource::erase::<K>(&());
         let (client, namespace) = options.place.open().await?;
         let api: Api<DynamicObject> = match is_namespaced {

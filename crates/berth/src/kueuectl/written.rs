@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use super::output::{Asked, TemplateOptions};
 use crate::listing::{Format, Listing};
 use crate::team::title;
 
@@ -23,9 +24,12 @@ pub struct Written {
     /// Write nothing: `client` sends no change, `server` lets the API server validate the change.
     #[arg(long, value_enum, default_value_t = DryRun::None)]
     pub dry_run: DryRun,
-    /// Output format: name, json, yaml or jsonpath=TEMPLATE. Default: a sentence about the write.
+    /// Output format: name, json, yaml, jsonpath=TEMPLATE or go-template=TEMPLATE. Default: a
+    /// sentence about the write.
     #[arg(short, long, value_name = "FORMAT")]
-    pub output: Option<Format>,
+    output: Option<Asked>,
+    #[command(flatten)]
+    template: TemplateOptions,
     #[command(flatten)]
     managed_fields: ManagedFields,
 }
@@ -50,14 +54,22 @@ impl ManagedFields {
 }
 
 impl Written {
+    /// Checks the output format, before anything is written.
+    ///
+    /// # Errors
+    /// See [`TemplateOptions::format`].
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.template.format(self.output.as_ref()).map(drop)
+    }
+
     /// The text about a written object. `done` is what happened to it, such as `created`.
     pub fn text(&self, object: &Value, done: &str) -> anyhow::Result<String> {
         let mut shown = object.clone();
         self.managed_fields.select(&mut shown);
         let listing = Listing { names: vec![title(object)], items: vec![shown], ..Listing::default() };
-        match &self.output {
-            None | Some(Format::Table | Format::Wide | Format::Csv) => Ok(self.sentence(&title(object), done)),
-            Some(format) => listing.render_one(format),
+        match self.template.format(self.output.as_ref())? {
+            Some(format) if format == Format::Name || format.is_of_objects() => listing.render_one(&format),
+            _ => Ok(self.sentence(&title(object), done)),
         }
     }
 

@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::clients::{installed, succeeds};
 use crate::cluster::{Cluster, file};
+use crate::terminal;
 
 fn shell(cluster: &Cluster, journal: &str, command: &str) -> Output {
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_berth")).parent().expect("a folder").display().to_string();
@@ -44,6 +46,16 @@ fn team(report: &Value, name: &str) -> Value {
     groups.iter().find(|group| group["name"] == name).unwrap_or_else(|| panic!("{name}: {report:#}")).clone()
 }
 
+/// Checks by a reader of another project that a Parquet file has the values of a CSV file.
+fn same_values(parquet: &str, csv: &str) {
+    let Some(python) = installed("python/bin/python") else { return };
+    let has_reader = Command::new(&python).args(["-c", "import duckdb"]).output();
+    if !has_reader.is_ok_and(|output| output.status.success()) {
+        return berth_testing::skip("duckdb is not installed; tests/clients/install installs it");
+    }
+    succeeds(Command::new(python).arg(file("tests/clients/python/parquet.py")).args([parquet, csv]));
+}
+
 #[test]
 fn the_commands_of_the_usage_page_print_what_it_shows() {
     if !berth_testing::has_kubectl() {
@@ -79,6 +91,23 @@ fn the_commands_of_the_usage_page_print_what_it_shows() {
         let is_shown = text.lines().any(|line| columns(line).starts_with(&wanted));
         assert!(is_shown && !wanted.is_empty(), "{command} does not print {shown:?}:\n{text}");
     }
+    // Parquet has the values of CSV. What goes on is not in the journal, so both are of the same
+    // time.
+    let usage = "berth usage --journal \"$JOURNAL\" --price cpu=0.04";
+    for (number, command) in [usage, "berth jobs -n team-blue -s preempted"].into_iter().enumerate() {
+        let [parquet, csv] = ["parquet", "csv"].map(|format| {
+            let path = data.path().join(format!("{number}.{format}")).display().to_string();
+            done(&cluster, &journal, &format!("{command} -o {format} > {path}"));
+            path
+        });
+        same_values(&parquet, &csv);
+    }
+    let (_user, terminal) = terminal::sides();
+    let mut on_terminal = Command::new(env!("CARGO_BIN_EXE_berth"));
+    on_terminal.args(["usage", "--journal", &journal, "-o", "parquet"]).stdout(terminal);
+    let refused = on_terminal.output().expect("berth runs");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && message.contains("no terminal can show"), "{message}");
     let by_user = done(&cluster, &journal, "berth usage --by user");
     assert!(by_user.contains("\nberth-admin "), "{by_user}");
     let never = shell(&cluster, &journal, "berth why-preempted team-green/none");

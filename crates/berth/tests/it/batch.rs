@@ -161,13 +161,28 @@ fn a_job_is_submitted_held_released_requeued_and_cancelled() {
     assert_eq!(listed("queue -A -o name -q green"), 0);
     assert_eq!(listed("jobs -A -o name -q blue -s evicted"), 2);
     assert_eq!(listed("jobs -A -o name -u mallory"), 0);
+    // The labels of deleted jobs are known.
+    let all: Value = serde_json::from_str(&done(&cluster, "jobs -A -o json")).expect("JSON");
+    let large = all["items"].as_array().into_iter().flatten().find(|item| item["job"]["name"] == "large");
+    let uid = large.and_then(|item| item["labels"][label].as_str()).expect("the label of the deleted job");
+    assert_eq!(listed(&format!("jobs -A -o name -l {label}={uid}")), 1);
+    assert_eq!(listed(&format!("jobs -A -o name -l {label}")), 4);
+    assert_eq!(listed(&format!("jobs -A -o name -l {label}!={uid} -s evicted")), 2);
+    assert_eq!(listed(&format!("jobs -A -o name -l !{label}")), 0);
+    let refused = failed(&cluster, "jobs --watch --until 1h");
+    assert!(refused.contains("cannot be used with --until"), "{refused}");
     let unknown = failed(&cluster, "queue -l a=b=c");
     assert!(unknown.contains("invalid value 'a=b=c' for '--selector <SELECTOR>'"), "{unknown}");
-    let watched = watched(&cluster, "queue -n team-blue --watch", "Running");
+    let [queue, jobs] = ["queue", "jobs -s running,evicted,held"]
+        .map(|list| watched(&cluster, &format!("{list} -n team-blue --watch"), "Running"));
     done(&cluster, "hold team-blue/train");
-    watched.until("Held");
+    queue.until("Held");
+    // The stay that ended, the one that goes on, and that one's end, which is no state of the list.
+    jobs.until("Evicted");
+    jobs.until("Held");
     done(&cluster, "cancel team-blue/train");
-    watched.until("Deleted");
+    queue.until("Deleted");
+    jobs.until("Deleted");
 
     // kubectl finds plugins by their names.
     let folder = tempfile::tempdir().expect("a folder");

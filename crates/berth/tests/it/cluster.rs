@@ -222,6 +222,21 @@ impl Cluster {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
+    /// Creates the blue jobs of the quickstart one after the other, so that the last one waits:
+    /// jobs of one second may be queued in another order.
+    pub fn run_blue_jobs(&self) {
+        let jobs = std::fs::read_to_string(file("examples/quickstart/blue-jobs.yaml")).expect("an example");
+        let one = self.kubeconfig.with_file_name("blue-job.yaml");
+        for (before, job) in jobs.split("\n---\n").enumerate() {
+            std::fs::write(&one, job).expect("written");
+            self.run(&["apply", "-f", &one.display().to_string()]);
+            self.wait_until("the Workload of the job", 60, |cluster| {
+                let workloads = cluster.get(&["workloads", "-n", "team-blue"]);
+                workloads["items"].as_array().is_some_and(|all| all.len() > before)
+            });
+        }
+    }
+
     /// Objects as JSON.
     pub fn get(&self, arguments: &[&str]) -> Value {
         let text = self.run(&[&["get", "-o", "json"], arguments].concat());

@@ -55,7 +55,7 @@ fn check(cluster: &Cluster, case: &Case) {
 }
 
 /// `create`, with the examples of the reference.
-const CREATE: [Case; 12] = [
+const CREATE: [Case; 15] = [
     case("create resourceflavor my-resource-flavor", &["resourceflavor.kueue.x-k8s.io/my-resource-flavor created"]),
     case(
         "create rf alpha --node-labels kubernetes.io/arch=arm64,kubernetes.io/os=linux",
@@ -85,10 +85,13 @@ const CREATE: [Case; 12] = [
     case("create lq other -c none", &["berth: ClusterQueue none does not exist; -i creates the queue anyway"]),
     case("create lq other -c none -i", &["localqueue.kueue.x-k8s.io/other created"]),
     case("create cq json --dry-run client -o jsonpath={.spec.queueingStrategy}", &["BestEffortFIFO"]),
+    case("create cq template --dry-run client --template {{.spec.queueingStrategy}}", &["BestEffortFIFO"]),
+    case("create cq unwritten -o go-template", &["berth: -o go-template needs a template: -o go-template=TEMPLATE, "]),
+    case("get cq unwritten", &["Error from server (NotFound)"]),
 ];
 
 /// `list`, with every filter.
-const LIST: [Case; 21] = [
+const LIST: [Case; 32] = [
     case(
         "list clusterqueue",
         &[
@@ -105,6 +108,26 @@ const LIST: [Case; 21] = [
     case("list rf -o yaml --show-managed-fields", &["managedFields:"]),
     case("list cq -o name", &["clusterqueue.kueue.x-k8s.io/strict"]),
     case("list cq -o 'jsonpath={range .items[*]}{.metadata.name}{\"\\n\"}{end}'", &["strict", "quotas"]),
+    case("list cq --template '{{range .items}}{{.metadata.name}}{{\"\n\"}}{{end}}'", &["strict", "quotas"]),
+    case(
+        "list cq -o 'go-template={{range .items}}{{.metadata.name}} {{exists . \"spec\" \"cohortName\"}}{{\"\n\"}}{{end}}'",
+        &["quotas true", "my-cluster-queue false"],
+    ),
+    case("list cq -o go-template --template '{{len .items}}{{.missing}}'", &["5<no value>"]),
+    case("list cq --template {{.missing}} --allow-missing-template-keys=false", &["berth: ", "!<no value>"]),
+    case("list cq -o json --template {{.kind}}", &["berth: --template needs one of -o go-template, "]),
+    case(
+        "list cq -o name --as bob --as-group system:masters --as-user-extra reason=test --disable-compression",
+        &["clusterqueue.kueue.x-k8s.io/strict"],
+    ),
+    case("list cq -o name --cache-dir /nowhere --user berth", &["clusterqueue.kueue.x-k8s.io/strict"]),
+    case(
+        "list cq -o name --user nobody",
+        &["berth: --kubeconfig-user: the kubeconfig has no user nobody; it has berth"],
+    ),
+    case("list cq -o name -s https://127.0.0.1:1", &["berth: clusterqueues: ", "!clusterqueue.kueue"]),
+    case("version -s https://127.0.0.1:1", &["Client Version: v", "berth: the controllers' image is not known"]),
+    case("list cq -o parquet", &["PAR1"]),
     case(
         "list localqueue",
         &["NAME CLUSTERQUEUE PENDING WORKLOADS ADMITTED WORKLOADS AGE", "my-local-queue my-cluster-queue 0 0"],
@@ -162,13 +185,8 @@ fn the_documented_commands_of_kueuectl_work() {
         return;
     }
     let cluster = Cluster::ephemeral(&[]);
-    cluster.run(&[
-        "apply",
-        "-f",
-        &file("examples/quickstart/queues.yaml"),
-        "-f",
-        &file("examples/quickstart/blue-jobs.yaml"),
-    ]);
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    cluster.run_blue_jobs();
     cluster.wait_until("two jobs to run, and one to wait", 60, |cluster| {
         let status = &cluster.get(&["localqueue", "main", "-n", "team-blue"])["status"];
         status["pendingWorkloads"] == 1 && status["admittedWorkloads"] == 2

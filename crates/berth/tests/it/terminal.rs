@@ -24,13 +24,19 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
+/// The two sides of a terminal: that of its user, and that of programs.
+pub fn sides() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).expect("a terminal");
+    unlockpt(&master).expect("unlocked");
+    let slave = ioctl_tiocgptpeer(&master, flags).expect("the other side of the terminal");
+    (master, slave)
+}
+
 impl Terminal {
     /// Starts kubectl on a terminal of 30 rows and 90 columns.
     fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = openpt(flags).expect("a terminal");
-        unlockpt(&master).expect("unlocked");
-        let slave = ioctl_tiocgptpeer(&master, flags).expect("the other side of the terminal");
+        let (master, slave) = sides();
         tcsetwinsize(&master, size(30, 90)).expect("resized");
         let stdio = |slave: &OwnedFd| Stdio::from(slave.try_clone().expect("a copy"));
         // The controlling terminal of kubectl, so that the kernel signals changes of its size.

@@ -46,7 +46,7 @@ fn berth_top_shows_queues_jobs_nodes_and_events_live() {
     tmux.wait_for(&["queues(all)[3]", "research", "  blue", "  green", "0/4", "0/8", "? help   q quit"]);
 
     // The watch shows what happens without a key.
-    cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
+    cluster.run_blue_jobs();
     tmux.wait_for(&["8/8", "8/4        4      1    2", "2 queues: 1 waiting, 2 running"]);
 
     // A queue opens its jobs; a job its explanation; escape goes back.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use berth_api::berth::usage::{Stay, StayState};
+use berth_apimachinery::selector::LabelSelector;
 use berth_runtime::{ObjectKey, Rows};
 
 use super::row::{Own, Row, Shape};
@@ -87,30 +88,43 @@ impl Index {
     /// The number of jobs per namespace that are in one of the states and were created before a
     /// second.
     pub(crate) fn count(&self, only: &str, states: &[StayState], before: i64) -> BTreeMap<String, u64> {
-        self.count_of(only, &|shape| states.contains(&shape.state), before)
+        self.count_of(only, &|shape| states.contains(&shape.state), &LabelSelector::default(), before)
     }
 
-    /// Like [`Index::count`], of the wanted shapes.
+    /// Like [`Index::count`], of the wanted shapes and labels.
     pub(super) fn count_of(
         &self,
         only: &str,
         is_wanted: &dyn Fn(&Shape) -> bool,
+        labels: &LabelSelector,
         before: i64,
     ) -> BTreeMap<String, u64> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for (shape, members) in self.shapes(only).filter(|(shape, _)| is_wanted(shape)) {
-            // Usually all, so those created later are counted.
-            let later = members.keys().rev().take_while(|(created, _)| *created >= before).count();
-            *counts.entry(shape.namespace.to_string()).or_default() += (members.len() - later) as u64;
+            let count = if labels.is_empty() {
+                // Usually all, so those created later are counted.
+                members.len() - members.keys().rev().take_while(|(created, _)| *created >= before).count()
+            } else {
+                members.iter().filter(|((created, _), own)| *created < before && labels.matches(*own)).count()
+            };
+            *counts.entry(shape.namespace.to_string()).or_default() += count as u64;
         }
         counts
     }
 
-    /// The keys of at most `limit` jobs per namespace of the wanted shapes, the newest ones.
-    pub(super) fn newest(&self, only: &str, is_wanted: &dyn Fn(&Shape) -> bool, limit: usize) -> Vec<Arc<ObjectKey>> {
+    /// The keys of at most `limit` jobs per namespace of the wanted shapes and labels, the newest
+    /// ones.
+    pub(super) fn newest(
+        &self,
+        only: &str,
+        is_wanted: &dyn Fn(&Shape) -> bool,
+        labels: &LabelSelector,
+        limit: usize,
+    ) -> Vec<Arc<ObjectKey>> {
         let mut by_namespace: BTreeMap<&str, Vec<&Place>> = BTreeMap::new();
         for (shape, members) in self.shapes(only).filter(|(shape, _)| is_wanted(shape)) {
-            by_namespace.entry(&*shape.namespace).or_default().extend(members.keys().rev().take(limit));
+            let newest = members.iter().rev().filter(|(_, own)| labels.matches(*own)).map(|(place, _)| place);
+            by_namespace.entry(&*shape.namespace).or_default().extend(newest.take(limit));
         }
         let mut found = Vec::new();
         for mut places in by_namespace.into_values() {

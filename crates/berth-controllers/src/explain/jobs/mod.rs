@@ -24,9 +24,7 @@ use serde_json::{Value, json};
 use super::readers::Listable;
 use super::usage::Unreported;
 use super::{Explain, Reader};
-use crate::conditions;
 use crate::decisions::stay;
-use crate::workload::status;
 
 use find::{Answer, find};
 use index::Index;
@@ -103,8 +101,9 @@ impl Explain {
         self.views().jobs.read(read)
     }
 
-    /// The keys of the newest jobs of a namespace (of all if it is empty) that are asked for, at most
-    /// `limit` per namespace, and how many there are per namespace that were created before a second.
+    /// The keys of the newest jobs of a namespace (of all if it is empty) that are asked for, at
+    /// most `limit` per namespace, and how many there are per namespace that were created before a
+    /// second.
     pub(super) fn newest_jobs(
         &self,
         chosen: &Chosen,
@@ -116,7 +115,8 @@ impl Explain {
         views.jobs.read(|index| {
             views.queues.read(|queues| {
                 let is_wanted = |shape: &Shape| chosen.has_shape(shape, queues);
-                (index.newest(only, &is_wanted, limit), index.count_of(only, &is_wanted, before))
+                let labels = &chosen.labels;
+                (index.newest(only, &is_wanted, labels, limit), index.count_of(only, &is_wanted, labels, before))
             })
         })
     }
@@ -156,10 +156,9 @@ impl Explain {
         let since = self.decisions.last_end(workload.metadata.uid.as_deref().unwrap_or_default());
         let stay = stay::of(&workload, since, &self.stores.cluster_queue_name(&workload));
         let waits = matches!(stay.state, StayState::Waiting | StayState::Held);
-        let reserved = status::condition(&workload, conditions::QUOTA_RESERVED).filter(|_| waits);
-        let message = reserved.map(|it| it.message.clone()).unwrap_or_default();
-        let labels = workload.metadata.labels.clone().unwrap_or_default();
-        Some(CurrentJob { stay, labels, message })
+        let why = stay::wait_of(&workload).filter(|_| waits);
+        let message = why.map(|it| it.message.clone()).unwrap_or_default();
+        Some(CurrentJob { stay, message })
     }
 }
 

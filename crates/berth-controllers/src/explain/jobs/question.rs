@@ -100,10 +100,6 @@ impl Question {
             Some(sort) => (sort.to_owned(), true),
             None => (sort, false),
         };
-        let labels = some("labels").unwrap_or_default();
-        let labels = LabelSelector::parse(labels.trim_matches([',', ' '])).map_err(|error| {
-            format!("labels: invalid value {labels:?}, expected a label selector such as team=a,tier!=test: {error}")
-        })?;
         let number = |name: &str, default: usize, max: usize| match some(name) {
             None => Ok(default),
             Some(text) => text
@@ -116,7 +112,7 @@ impl Question {
             states,
             queue: some("queue"),
             user: some("user"),
-            labels,
+            labels: labels(query)?,
             sort: sort.parse()?,
             descending,
             group: some("group").map(|text| text.parse()).transpose()?,
@@ -137,19 +133,21 @@ pub(in crate::explain) struct Chosen {
     pub(in crate::explain) queue: Option<String>,
     /// User that created the job.
     pub(in crate::explain) user: Option<String>,
+    /// Labels that the Workload must have.
+    pub(in crate::explain) labels: LabelSelector,
 }
 
 impl Chosen {
-    /// Parses the parameters `state`, `queue` and `user` of a query string.
+    /// Parses the parameters `state`, `queue`, `user` and `labels` of a query string.
     ///
     /// # Errors
-    /// A state is invalid; the text names the accepted values.
+    /// A parameter is invalid; the text names it and the accepted values.
     pub(in crate::explain) fn parse(query: &str) -> Result<Self, String> {
         let some = |name: &str| parameter(query, name).filter(|text| !text.is_empty());
         let states = some("state").unwrap_or_default();
         let states = states.split(',').filter(|text| !text.is_empty());
         let states = states.map(|text| state(text, &StayState::ALL)).collect::<Result<_, _>>()?;
-        Ok(Chosen { states, queue: some("queue"), user: some("user") })
+        Ok(Chosen { states, queue: some("queue"), user: some("user"), labels: labels(query)? })
     }
 
     /// True if it asks for jobs in this state.
@@ -162,15 +160,24 @@ impl Chosen {
         self.has_state(stay.state)
             && self.user.as_ref().is_none_or(|user| *user == stay.user)
             && self.queue.as_ref().is_none_or(|queue| *queue == stay.queue || *queue == stay.cluster_queue)
+            && self.labels.matches(&stay.labels)
     }
 
-    /// True if it asks for the jobs of this shape.
+    /// True if it asks for jobs of this shape, which may have other labels.
     pub(super) fn has_shape(&self, shape: &Shape, queues: &Queues) -> bool {
         let cluster_queue = || shape.held_in.as_deref().unwrap_or_else(|| queues.of(&shape.namespace, &shape.queue));
         self.has_state(shape.state)
             && self.user.as_ref().is_none_or(|user| **user == *shape.user)
             && self.queue.as_ref().is_none_or(|queue| **queue == *shape.queue || queue == cluster_queue())
     }
+}
+
+/// The label selector of a query string.
+fn labels(query: &str) -> Result<LabelSelector, String> {
+    let text = parameter(query, "labels").unwrap_or_default();
+    LabelSelector::parse(text.trim_matches([',', ' '])).map_err(|error| {
+        format!("labels: invalid value {text:?}, expected a label selector such as team=a,tier!=test: {error}")
+    })
 }
 
 fn state(text: &str, accepted: &[StayState]) -> Result<StayState, String> {
@@ -248,6 +255,17 @@ mod tests {
         assert_eq!(states("limit=5"), Ok(Vec::new()));
         let error = states("state=lost").expect_err("no such state");
         assert!(error.starts_with("state: invalid value \"lost\", expected one of Waiting, Held, "), "{error}");
+    }
+
+    #[test]
+    fn stays_are_chosen_by_their_labels() {
+        let chosen = |query: &str| Chosen::parse(query).expect("a choice");
+        let labels = [("project".to_owned(), "train".to_owned())];
+        let stay = Stay { labels: labels.into(), ..Stay::default() };
+        assert!(chosen("").has(&stay) && chosen("labels=project%3Dtrain").has(&stay));
+        assert!(!chosen("labels=project%3Deval").has(&stay) && !chosen("labels=%21project").has(&stay));
+        let error = Chosen::parse("labels=a%20b").expect_err("no selector");
+        assert!(error.starts_with("labels: invalid value \"a b\", expected a label selector such as "), "{error}");
     }
 
     #[test]

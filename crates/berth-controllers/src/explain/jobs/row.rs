@@ -1,6 +1,6 @@
 //! The part of a Workload that filters, orders and groups use.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use berth_api::berth::usage::{Stay, StayState};
@@ -78,7 +78,9 @@ impl Row {
         let own = Own {
             job: job.as_str().into(),
             labels: labels.map(|(key, value)| (names.share(key), names.share(value))).collect(),
-            running: (stay.state == StayState::Running).then(|| Box::new(stay.clone())),
+            // The row has the labels.
+            running: (stay.state == StayState::Running)
+                .then(|| Box::new(Stay { labels: BTreeMap::new(), ..stay.clone() })),
         };
         let shape = Shape {
             namespace: names.share(&stay.workload.namespace),

@@ -1,4 +1,5 @@
 use berth_api::berth::current_jobs::JobGroup;
+use berth_apimachinery::selector::LabelSelector;
 use berth_runtime::Rows;
 use serde_json::json;
 
@@ -75,18 +76,21 @@ fn a_page_is_a_part_of_the_sorted_jobs() {
 }
 
 #[test]
-fn the_newest_jobs_of_a_queue_or_user_are_chosen() {
+fn the_newest_jobs_of_a_queue_user_or_label_are_chosen() {
     let (index, mut queues) = (index(), Queues::default());
     queues.put(&Arc::new(ObjectKey::namespaced("green", "main")), "pool".to_owned());
     let chosen = |query: &str, limit: usize| {
         let chosen = Chosen::parse(query).expect("a choice");
         let is_wanted = |shape: &Shape| chosen.has_shape(shape, &queues);
-        let keys = index.newest("", &is_wanted, limit).iter().map(ToString::to_string).collect::<Vec<_>>();
-        (keys, index.count_of("", &is_wanted, i64::MAX).values().sum::<u64>())
+        let keys =
+            index.newest("", &is_wanted, &chosen.labels, limit).iter().map(ToString::to_string).collect::<Vec<_>>();
+        (keys, index.count_of("", &is_wanted, &chosen.labels, i64::MAX).values().sum::<u64>())
     };
     assert_eq!(chosen("queue=pool", 9), (vec!["green/job-train".to_owned()], 1));
     assert_eq!(chosen("queue=lent&user=Ann&state=running", 9), (vec!["blue/job-train".to_owned()], 1));
     assert_eq!(chosen("user=eve&state=running", 9), (Vec::new(), 0));
+    assert_eq!(chosen("labels=project%3Deval", 9), (vec!["blue/job-eval".to_owned()], 1));
+    assert_eq!(chosen("labels=project%3Dtrain&state=waiting", 9), (vec!["green/job-train".to_owned()], 1));
     let (keys, total) = chosen("queue=main", 1);
     assert_eq!((keys, total), (["blue/job-eval", "green/job-train", "red/job-secret"].map(str::to_owned).to_vec(), 4));
 }
@@ -129,7 +133,8 @@ fn the_index_follows_changes() {
     assert_eq!(index.running("").map(|stay| stay.workload.name.as_str()).collect::<Vec<_>>(), ["job-train"]);
     let states = [StayState::Waiting];
     assert_eq!(index.count("", &states, i64::MAX).values().sum::<u64>(), 2);
-    assert_eq!(index.newest("green", &|shape| states.contains(&shape.state), 1), [key("green", "job-train")]);
+    let waits = |shape: &Shape| states.contains(&shape.state);
+    assert_eq!(index.newest("green", &waits, &LabelSelector::default(), 1), [key("green", "job-train")]);
 }
 
 #[test]
