@@ -47,19 +47,27 @@ struct Inner {
     engine: Mutex<Engine>,
     /// Set when the scheduler is registered.
     listeners: OnceLock<Listeners>,
-    exact: Mutex<HashMap<WorkloadKey, Exact>>,
+    exact: Mutex<ExactByWorkload>,
     /// Why each waiting workload waits, as its object states it: most decisions repeat it.
     shown: Mutex<HashMap<WorkloadKey, PendingReason>>,
     refusals: Mutex<Refusals>,
     clock: Clock,
 }
 
-/// Times of a workload in nanoseconds. Objects contain only whole seconds; by these, two workloads
+/// Times of workloads in nanoseconds. Objects contain only whole seconds; by these, two workloads
 /// that are admitted within one second would be ordered by their UIDs, and an eviction would count
 /// as earlier than a creation of the same second. After a restart only whole seconds are known.
+#[derive(Default)]
+struct ExactByWorkload {
+    workloads: HashMap<WorkloadKey, Exact>,
+    /// The latest of the creation times.
+    last_created: Option<Time>,
+}
+
+/// Exact times of one workload, see [`ExactByWorkload`].
 #[derive(Clone, Copy, Default)]
 struct Exact {
-    seen: Option<Time>,
+    created: Option<Time>,
     reserved: Option<Time>,
     evicted: Option<Time>,
     preempted: Option<Time>,
@@ -119,21 +127,16 @@ impl SchedulerState {
 
     /// Records the exact time of a quota reservation; the object will have only whole seconds.
     pub(crate) fn reserved(&self, key: WorkloadKey, at: Time) {
-        self.exact().entry(key).or_default().reserved = Some(at);
+        self.exact().workloads.entry(key).or_default().reserved = Some(at);
     }
 
     /// Replaces the times of a workload from the API by more exact times, if they are known.
     pub(crate) fn refine(&self, workload: &mut Workload) {
         let now = self.now();
-        let mut exact = self.exact();
-        let is_new = !exact.contains_key(&workload.key);
-        let known = exact.entry(workload.key.clone()).or_default();
-        // If a workload was first seen in the second of its creation, the time at which it was seen
-        // is used as its creation time.
-        let seen = *known.seen.get_or_insert(now);
-        if seen.seconds() == workload.created.seconds() {
-            workload.created = seen;
-        }
+        let ExactByWorkload { workloads, last_created } = &mut *self.exact();
+        let is_new = !workloads.contains_key(&workload.key);
+        let known = workloads.entry(workload.key.clone()).or_default();
+        workload.created = exact_creation(&mut known.created, last_created, workload.created, now);
         if let (Some(reserved), Some(at)) = (known.reserved, workload.reserved_at)
             && reserved.seconds() == at.seconds()
         {
@@ -162,7 +165,7 @@ impl SchedulerState {
     }
 
     pub(crate) fn forget(&self, key: &WorkloadKey) {
-        self.exact().remove(key);
+        self.exact().workloads.remove(key);
         self.inner.shown.lock().remove(key);
         self.refusals().forget(key);
     }
@@ -183,7 +186,7 @@ impl SchedulerState {
         self.inner.refusals.lock()
     }
 
-    fn exact(&self) -> MutexGuard<'_, HashMap<WorkloadKey, Exact>> {
+    fn exact(&self) -> MutexGuard<'_, ExactByWorkload> {
         self.inner.exact.lock()
     }
 
@@ -232,12 +235,35 @@ impl SchedulerState {
     }
 }
 
+/// From the start of a second to its end.
+const LAST_NANOSECOND: Duration = Duration::from_nanos(999_999_999);
+
+/// Time of the creation of a workload whose object has this second. The time at which it was first
+/// seen is used. If that is in a later second, the creation follows the last one that was seen of
+/// its second, because a watch reports creations in their order: otherwise a workload that is seen
+/// late would be older than those before it, and could preempt them. After a restart the times of
+/// the others are whole seconds, and so is this one.
+fn exact_creation(known: &mut Option<Time>, last: &mut Option<Time>, at: Time, now: Time) -> Time {
+    if let Some(known) = known.filter(|known| known.seconds() == at.seconds()) {
+        return known;
+    }
+    let start = Time::from_seconds(at.seconds());
+    let before = last.filter(|last| last.seconds() == at.seconds() && *last != start);
+    let exact = match before {
+        _ if now.seconds() == at.seconds() => now,
+        Some(before) => before.after(Duration::from_nanos(1)).min(start.after(LAST_NANOSECOND)),
+        None => at,
+    };
+    *last = (*last).max(Some(exact));
+    *known = Some(exact);
+    exact
+}
+
 /// Time of an eviction whose condition has this second. The time at which it was first seen is
 /// used. If that is in a later second, the end of the condition's second is: the eviction is later
 /// than everything that the scheduler saw before it. `is_new`: the workload was first seen with it,
 /// so its order among other events of that second is unknown.
 fn exact_eviction(known: &mut Option<Time>, at: Time, now: Time, is_new: bool) -> Time {
-    const LAST_NANOSECOND: Duration = Duration::from_nanos(999_999_999);
     if let Some(known) = known.filter(|known| known.seconds() == at.seconds()) {
         return known;
     }
@@ -260,6 +286,24 @@ pub fn time(at: Timestamp) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workload_that_is_seen_late_is_younger_than_those_seen_before_it() {
+        let at = Time::from_seconds(4);
+        let (during, later) = (at.after(Duration::from_millis(800)), at.after(Duration::from_millis(1100)));
+        let mut last = None;
+        let (mut first, mut second, mut third) = (None, None, None);
+        assert_eq!(exact_creation(&mut first, &mut last, at, during), during);
+        let late = exact_creation(&mut second, &mut last, at, later);
+        assert!(during < late && late < Time::from_seconds(5), "{late:?}");
+        assert!(late < exact_creation(&mut third, &mut last, at, later), "they are seen in their order");
+        assert_eq!(exact_creation(&mut second, &mut last, at, later), late, "a time stays as it was first seen");
+        assert_eq!(exact_creation(&mut first, &mut last, at, later), during);
+
+        let mut last = None;
+        assert_eq!(exact_creation(&mut None, &mut last, at, later), at, "a restart knows whole seconds only");
+        assert_eq!(exact_creation(&mut None, &mut last, at, later), at, "of all workloads");
+    }
 
     #[test]
     fn an_eviction_is_later_than_what_was_seen_before_it_in_its_second() {
