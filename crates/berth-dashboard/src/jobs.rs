@@ -153,7 +153,7 @@ fn show(html: &mut Html, jobs: &CurrentJobs, given: &Parameters, now: Timestamp)
     };
     layout::pager(html, from, jobs.items.len(), Some(jobs.total), ROWS, page);
     if !jobs.items.is_empty() {
-        table(html, jobs, given, now);
+        layout::after(html, jobs.groups.len(), |html| table(html, jobs, given, now));
         columns(html, given);
         labels(html, jobs, given);
     }

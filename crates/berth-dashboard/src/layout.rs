@@ -25,6 +25,9 @@ pub const SCRIPT: &str = include_str!("script.js");
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                                        form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+/// Number of rows that fill the first screen.
+const SCREEN_ROWS: usize = 30;
+
 /// Start and end of the part of a page that changes.
 const CONTENT: (&str, &str) = ("<main id=\"content\" tabindex=\"-1\">", "</main>");
 
@@ -231,6 +234,16 @@ fn of_class(html: &mut Html, class: &'static str, columns: &[&'static str], rows
 /// A table whose rows can be chosen with the keyboard.
 pub fn rows(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut Html)) {
     of_class(html, "rows", columns, |html| html.class("tbody", "", rows));
+}
+
+/// A table after a list of so many rows. Browsers lay it out when the reader comes near to it, if
+/// the list fills the first screen.
+pub fn after(html: &mut Html, rows: usize, table: impl FnOnce(&mut Html)) {
+    if rows < SCREEN_ROWS {
+        table(html);
+    } else {
+        html.class("div", "later", table);
+    }
 }
 
 /// A bar that shows a part of a whole.

@@ -59,13 +59,15 @@ pub async fn page(dashboard: &Dashboard, request: &Asked, asked: &Part<'_>) -> R
     layout::page(StatusCode::OK, &frame, |html| {
         head(html, &queue);
         html.line("h2", "", "Waiting, in order");
-        match waiting {
-            Ok(list) => show_waiting(html, &list, asked, &own, now),
+        match &waiting {
+            Ok(list) => show_waiting(html, list, asked, &own, now),
             Err(unread) => notice(html, format_args!("The waiting workloads are not shown. {unread}")),
         }
         html.line("h2", "", "Holding quota");
-        match holding {
-            Ok(list) => show_holding(html, &list, asked, &own, now),
+        match &holding {
+            Ok(list) => layout::after(html, waiting.as_ref().map_or(0, Vec::len), |html| {
+                show_holding(html, list, asked, &own, now);
+            }),
             Err(unread) => notice(html, format_args!("The holders of quota are not shown. {unread}")),
         }
     })

@@ -3,48 +3,91 @@
 "use strict";
 (() => {
   const main = () => document.getElementById("content");
-  // A pause in typing after which the list is filtered.
-  const TYPING_MS = 60;
+  // A stream of updates begins this long after a page is shown, so that it does not delay the next one.
+  const FOLLOW_MS = 150;
   let source = null;
   let selected = -1;
   let loading = 0;
+  let following = 0;
+  let wanted = null;
 
   const state = (text) => {
     const shown = document.getElementById("live");
-    if (shown) shown.textContent = text;
+    if (shown && shown.textContent !== text) shown.textContent = text;
   };
 
-  // What the reader has opened, typed and scrolled stays as it is.
-  const keep = () => {
-    const active = document.activeElement;
-    const typed = active && main().contains(active) && active.name
-      ? { name: active.name, value: active.value, start: active.selectionStart, end: active.selectionEnd } : null;
-    const open = [...main().querySelectorAll("details")].map((it) => it.open);
-    const left = [...main().querySelectorAll(".scroll")].map((it) => it.scrollLeft);
-    const logs = [...main().querySelectorAll("pre.log")].map((it) =>
-      it.scrollTop + it.clientHeight >= it.scrollHeight - 4 ? Infinity : it.scrollTop);
-    return () => {
-      main().querySelectorAll("details").forEach((it, at) => { if (at in open) it.open = open[at]; });
-      main().querySelectorAll(".scroll").forEach((it, at) => { it.scrollLeft = left[at] || 0; });
-      main().querySelectorAll("pre.log").forEach((it, at) => {
-        it.scrollTop = Math.min(at in logs ? logs[at] : Infinity, it.scrollHeight);
-      });
-      if (!typed) return;
-      const again = main().querySelector(`[name="${CSS.escape(typed.name)}"]:not([type=hidden])`);
-      if (!again) return;
-      again.value = typed.value;
-      again.focus({ preventScroll: true });
-      if (typed.start !== null && again.setSelectionRange && again.type !== "number") {
-        again.setSelectionRange(typed.start, typed.end);
+  // Nodes with the same key are the same for the reader: a row is that of its first link.
+  const key = (node) => {
+    if (node.nodeName === "TR") return "TR " + (node.querySelector("a")?.getAttribute("href") || "");
+    return node.nodeName + " " + (node.getAttribute?.("name") || "");
+  };
+
+  // Makes an element equal to another one. Parts that are equal stay as they are, with what the reader
+  // has opened, typed, selected and scrolled.
+  const patch = (old, next) => {
+    if (old.isEqualNode(next)) return;
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== next.data) old.data = next.data;
+      return;
+    }
+    for (const { name } of [...old.attributes]) {
+      const isReaders = name === "open" && old.nodeName === "DETAILS";
+      if (!isReaders && !next.hasAttribute(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of [...next.attributes]) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    const places = new Map();
+    [...old.childNodes].forEach((it, at) => {
+      if (!places.has(key(it))) places.set(key(it), []);
+      places.get(key(it)).push([at, it]);
+    });
+    let last = -1;
+    let from = old.firstChild;
+    const drop = (end) => {
+      while (from !== end) {
+        const dropped = from;
+        from = from.nextSibling;
+        dropped.remove();
       }
     };
+    for (const it of [...next.childNodes]) {
+      const found = places.get(key(it)) || [];
+      while (found.length && found[0][0] <= last) found.shift();
+      if (!found.length) {
+        old.insertBefore(it, from);
+        continue;
+      }
+      const [at, kept] = found.shift();
+      drop(kept);
+      last = at;
+      from = kept.nextSibling;
+      patch(kept, it);
+    }
+    drop(null);
+  };
+
+  // Shows changed content of the same page. The end of a log stays in view, and the chosen row chosen.
+  const update = (change) => {
+    const chosen = rows()[selected];
+    const ends = [...main().querySelectorAll("pre.log")].filter((it) =>
+      it.scrollTop + it.clientHeight >= it.scrollHeight - 4);
+    change();
+    ends.forEach((it) => { it.scrollTop = it.scrollHeight; });
+    const at = rows().indexOf(chosen);
+    mark(at < 0 ? selected : at, false);
   };
 
   const parsed = (text) => new DOMParser().parseFromString(text, "text/html");
 
-  const follow = () => {
+  const stop = () => {
     if (source) source.close();
     source = null;
+  };
+
+  const follow = () => {
+    clearTimeout(following);
+    stop();
     // A hidden page needs no updates: browsers allow few connections to one server.
     if (document.body.dataset.live !== "true" || document.hidden) return state("");
     const shown = document.body.dataset.shown;
@@ -54,10 +97,9 @@
     source.addEventListener("page", (event) => {
       state("live");
       document.body.dataset.shown = event.lastEventId;
-      const restore = keep();
-      main().replaceChildren(...parsed(event.data).body.childNodes);
-      restore();
-      mark(selected, false);
+      const next = main().cloneNode(false);
+      next.append(...parsed(event.data).body.childNodes);
+      update(() => patch(main(), next));
     });
     source.addEventListener("end", (event) => {
       source.close();
@@ -70,6 +112,7 @@
   // Shows another page of the dashboard. A page that cannot be loaded this way is opened as usual.
   const show = async (address, how) => {
     const turn = ++loading;
+    wanted = null;
     let response, text;
     try {
       response = await fetch(address, { headers: { accept: "text/html" }, credentials: "same-origin" });
@@ -81,18 +124,27 @@
     const page = parsed(text);
     const next = page.getElementById("content");
     if (!next) return location.assign(address);
-    const restore = how === "replace" ? keep() : null;
     const at = new URL(response.url);
     if (how === "push") history.pushState(null, "", at.pathname + at.search);
     if (how === "replace") history.replaceState(null, "", at.pathname + at.search);
     document.title = page.title;
     document.body.dataset.live = page.body.dataset.live;
     document.body.dataset.shown = page.body.dataset.shown;
-    document.querySelector("header").replaceWith(page.querySelector("header"));
-    main().replaceWith(next);
+    const header = page.querySelector("header");
+    header.querySelector("#live").textContent = document.getElementById("live").textContent;
     selected = -1;
-    if (restore) restore(); else { scrollTo(0, 0); next.focus({ preventScroll: true }); }
-    follow();
+    if (how === "replace") {
+      patch(document.querySelector("header"), header);
+      update(() => patch(main(), next));
+    } else {
+      document.querySelector("header").replaceWith(header);
+      main().replaceWith(next);
+      scrollTo(0, 0);
+      next.focus({ preventScroll: true });
+    }
+    stop();
+    clearTimeout(following);
+    following = setTimeout(follow, FOLLOW_MS);
   };
 
   const address = (form) => {
@@ -113,13 +165,19 @@
     event.preventDefault();
     show(address(event.target), "push");
   });
-  let typing = 0;
-  document.addEventListener("input", (event) => {
+  // A list is filtered at once. What is typed while it loads is asked for after that, in one request.
+  let filters = false;
+  document.addEventListener("input", async (event) => {
     const form = event.target.closest("form[data-instant]");
     if (!form) return;
-    clearTimeout(typing);
-    // A choice is made at once; a word is typed.
-    typing = setTimeout(() => show(address(form), "replace"), event.target.tagName === "SELECT" ? 0 : TYPING_MS);
+    wanted = address(form);
+    if (filters) return;
+    filters = true;
+    try {
+      while (wanted) await show(wanted, "replace");
+    } finally {
+      filters = false;
+    }
   });
   addEventListener("popstate", () => show(location.pathname + location.search, "back"));
 

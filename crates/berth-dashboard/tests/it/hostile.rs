@@ -13,7 +13,7 @@ use crate::{ask, dashboard, get};
 const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>";
 
 /// A client of an API whose responses come from a function.
-fn client(answer: impl Fn(&str) -> Value + Clone + Send + Sync + 'static) -> Client {
+pub fn client(answer: impl Fn(&str) -> Value + Clone + Send + Sync + 'static) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let value = answer(request.uri().path());
         let code = value["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(200);
@@ -31,12 +31,12 @@ fn list(items: Vec<Value>) -> Value {
     json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "List", "metadata": {}, "items": items})
 }
 
-fn refusal(code: u16, message: &str) -> Value {
+pub fn refusal(code: u16, message: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "message": message,
         "reason": "Whatever", "code": code})
 }
 
-fn clock() -> Clock {
+pub fn clock() -> Clock {
     Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0)
 }
 
@@ -178,6 +178,9 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
     assert!(queue.contains("href=\"/queues/a?from=100\"") && queue.contains("href=\"/queues/a\""), "{queue}");
     assert!(queue.contains("href=\"/queues/a?from=50&amp;held=200\"") && queue.contains("1–200 of 100000"), "{queue}");
     assert_eq!(queue.matches("not readable").count(), 50);
+    // Below 50 rows, the holders are not on the first screen.
+    let (_, later) = queue.split_once("<div class=\"later\">").expect("a part for later");
+    assert!(later.contains("w199") && !later.contains("not readable"), "{later}");
 }
 
 #[tokio::test(start_paused = true)]

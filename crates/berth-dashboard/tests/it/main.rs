@@ -1,6 +1,7 @@
 //! The pages as a browser requests them: over an embedded cluster, and over an API with any
 //! content.
 
+mod browser;
 mod cluster;
 mod hostile;
 mod readers;
