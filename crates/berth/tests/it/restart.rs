@@ -5,7 +5,7 @@ use std::path::Path;
 
 use berth_api::berth::explanation::{GROUP, VERSION};
 use berth_testing::has_kubectl;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, file};
 
@@ -35,9 +35,15 @@ fn a_killed_cluster_continues_and_no_job_runs_twice() {
         return;
     }
     let data = tempfile::tempdir().expect("a temporary folder");
-    // An hour of a job takes fifteen seconds.
-    let journal = data.path().join("journal").display().to_string();
-    let arguments = ["--time-scale", "240", "--decision-journal", &journal];
+    // No autoscaler moves pods from a little used node, and stops them for that.
+    let config = data.path().join("cluster.json");
+    let pool = json!({"name": "worker", "machine": {"cpu": 16, "memory": "64Gi"}, "initialNodes": 1, "static": true});
+    let cluster = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration",
+        "spec": {"nodePools": [pool]}});
+    std::fs::write(&config, cluster.to_string()).expect("a file");
+    let (config, journal) = (config.display().to_string(), data.path().join("journal").display().to_string());
+    // An hour of a job takes thirty seconds.
+    let arguments = ["--time-scale", "120", "--config", &config, "--decision-journal", &journal];
     let cluster = Cluster::durable(data.path(), &arguments);
     cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
@@ -54,10 +60,11 @@ fn a_killed_cluster_continues_and_no_job_runs_twice() {
     cluster.kill();
 
     let cluster = Cluster::durable(data.path(), &arguments);
-    assert!(pods(&cluster).is_superset(&before), "pods were lost");
+    let restored = pods(&cluster);
+    assert!(restored.is_superset(&before), "pods were lost: {restored:?}, before {before:?}");
     assert_eq!(decisions(&cluster), decided, "the journal lacks decisions of the killed process");
     cluster.wait_until("the new process to announce itself", 10, |cluster| lease_holder(cluster) != holder);
-    cluster.wait_until("all jobs to complete", 120, |cluster| {
+    cluster.wait_until("all jobs to complete", 240, |cluster| {
         let jobs = cluster.get(&["jobs", "-n", "team-blue"]);
         jobs["items"]
             .as_array()
