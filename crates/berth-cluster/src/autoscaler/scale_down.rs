@@ -63,8 +63,11 @@ pub fn plan_scale_down(
         plan: ScaleDown::default(),
         due: Vec::new(),
     };
-    for (name, pool) in view.pools.iter().filter(|(_, pool)| !pool.spec.is_fixed()) {
-        scan.pool(name, pool);
+    let pools = || view.pools.iter().filter(|(_, pool)| !pool.spec.is_fixed());
+    // The pods of marked nodes go to other nodes, which are then needed: an empty one as well.
+    let removed: Vec<_> = pools().map(|(name, pool)| scan.drain_marked(name, pool)).collect();
+    for ((name, pool), removed) in pools().zip(removed) {
+        scan.pool(name, pool, &removed);
     }
     let due = scan.due.into_iter().filter(|at| *at > now).min();
     ScaleDown { due, ..scan.plan }
@@ -86,36 +89,55 @@ struct Scan<'a> {
     due: Vec<Timestamp>,
 }
 
-impl Scan<'_> {
-    fn pool(&mut self, name: &str, pool: &NodePool) {
-        let nodes = self.view.nodes.get(name).map(Vec::as_slice).unwrap_or_default();
-        let creating = pool.status.as_ref().map_or(0, |status| status.creating.len());
-        let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
-        removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
-        let mut removed_nodes: Vec<&Arc<Node>> = Vec::new();
-        // The machines of a TPU slice are only removed together.
-        let is_busy_slice = pool.spec.is_slice()
+impl<'a> Scan<'a> {
+    /// The nodes of a pool.
+    fn nodes(&self, pool: &str) -> &'a [Arc<Node>] {
+        self.view.nodes.get(pool).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// True if pods run on a TPU slice, whose machines are only removed together.
+    fn is_busy_slice(&self, nodes: &[Arc<Node>], pool: &NodePool) -> bool {
+        pool.spec.is_slice()
             && nodes
                 .iter()
                 .filter_map(|node| self.view.cluster().node(&node.name_any()))
-                .any(|state| counted(state).any(|pod| pod.priority >= self.scaling.expendable_pods_priority_cutoff));
+                .any(|state| counted(state).any(|pod| pod.priority >= self.scaling.expendable_pods_priority_cutoff))
+    }
+
+    /// Drains the marked nodes of a pool. Returns those to remove now.
+    fn drain_marked(&mut self, name: &str, pool: &NodePool) -> Vec<&'a Arc<Node>> {
+        let nodes = self.nodes(name);
+        let is_busy_slice = self.is_busy_slice(nodes, pool);
+        let mut removed = Vec::new();
         for node in nodes {
-            let Some(state) = self.view.cluster().node(&node.name_any()) else { continue };
-            match taint_time(node, REMOVAL_TAINT) {
-                Some(marked) => {
-                    if self.drain(state, pool, is_busy_slice, marked) {
-                        removed_nodes.push(node);
-                    }
-                }
-                None => self.observe(node, state, pool, is_busy_slice, &mut removable),
+            if let (Some(marked), Some(state)) =
+                (taint_time(node, REMOVAL_TAINT), self.view.cluster().node(&node.name_any()))
+                && self.drain(state, pool, is_busy_slice, marked)
+            {
+                removed.push(node);
             }
+        }
+        removed
+    }
+
+    /// Observes the other nodes of a pool, and shrinks it by these nodes.
+    fn pool(&mut self, name: &str, pool: &NodePool, removed_nodes: &[&Arc<Node>]) {
+        let nodes = self.nodes(name);
+        let creating = pool.status.as_ref().map_or(0, |status| status.creating.len());
+        let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
+        removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
+        let is_busy_slice = self.is_busy_slice(nodes, pool);
+        for node in nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_none()) {
+            // With the pods that will come from nodes to remove.
+            let Some(state) = self.remaining_cluster.node(&node.name_any()).cloned() else { continue };
+            self.observe(node, &state, pool, is_busy_slice, &mut removable);
         }
         // A pool shrinks only from its desired size, so that a decrease in progress is not planned
         // a second time.
         let settled = nodes.len() + creating == usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
         let is_whole = !pool.spec.is_slice() || removed_nodes.len() == nodes.len();
         if settled && is_whole && !removed_nodes.is_empty() {
-            self.plan.shrink.push((name.to_owned(), spec_without(pool, &removed_nodes)));
+            self.plan.shrink.push((name.to_owned(), spec_without(pool, removed_nodes)));
         }
         if pool.spec.autoprovisioned
             && pool.spec.min_nodes == 0
@@ -137,6 +159,7 @@ impl Scan<'_> {
             self.plan.needed.push(state.name().to_owned());
             return false;
         }
+        move_pods(state, &mut self.remaining_cluster);
         self.plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
         let removal_time = later(marked, self.scaling.node_removal_delay.0);
         if pods.is_empty() && removal_time > self.now {

@@ -294,6 +294,26 @@ fn an_unneeded_node_is_marked_after_its_delay_and_then_its_pool_shrinks() {
 }
 
 #[test]
+fn an_empty_node_stays_for_the_pods_of_a_node_that_is_drained() {
+    let pool = pool("p", "n2-standard-16", 2, 10, json!({}));
+    let ready = nodes(&pool);
+    let works = |phase: &str| {
+        let pod = gpu_pod("work", 0, json!({ "nodeName": "p-0" }));
+        let mut object = pod.pod.as_ref().clone();
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
+        object.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
+        object.status = Some(serde_json::from_value(json!({ "phase": phase })).unwrap());
+        Arc::new(PodInfo::new(Arc::new(object)))
+    };
+    let idle: Vec<_> = ready.iter().map(|node| tainted(node, CANDIDATE_TAINT, at(0))).collect();
+    let plan = down(&pool, idle, vec![works("Running")], at(60));
+    assert_eq!((plan.mark, plan.needed), (vec!["p-0".to_owned()], vec!["p-1".to_owned()]), "in the same scan");
+    let marked = vec![tainted(&ready[0], REMOVAL_TAINT, at(60)), tainted(&ready[1], CANDIDATE_TAINT, at(0))];
+    let plan = down(&pool, marked, vec![works("Running")], at(70));
+    assert_eq!((plan.evict.len(), plan.mark, plan.needed), (1, vec![], vec!["p-1".to_owned()]), "in a later scan");
+}
+
+#[test]
 fn a_node_that_got_pods_before_its_taint_was_seen_is_kept() {
     let pool = pool("p", "g2-standard-24", 2, 10, json!({}));
     let ready = nodes(&pool);
