@@ -361,12 +361,11 @@ pub fn queue_list(stays: &[Stay], now: Timestamp, starts: Option<&Starts>) -> Li
         }));
         cells
     };
-    list(columns, stays, row)
+    list(columns, stays.iter(), row)
 }
 
 /// The list of `berth jobs`.
 fn jobs_list(jobs: &[CurrentJob], now: Timestamp) -> Listing {
-    let stays: Vec<Stay> = jobs.iter().map(|job| job.stay.clone()).collect();
     let columns = vec![
         Column::Usual("NAMESPACE"),
         Column::Usual("JOB"),
@@ -408,7 +407,7 @@ fn jobs_list(jobs: &[CurrentJob], now: Timestamp) -> Listing {
             stay.workload.name.clone(),
         ]
     };
-    list(columns, &stays, row)
+    list(columns, jobs.iter().map(|job| &job.stay), row)
 }
 
 /// The types of columns that hold no text.
@@ -420,12 +419,16 @@ const KINDS: &[(&str, Kind)] = &[
     ("END", Kind::Time),
 ];
 
-fn list(columns: Vec<Column>, stays: &[Stay], row: impl Fn(&Stay) -> Vec<String>) -> Listing {
+fn list<'a>(
+    columns: Vec<Column>,
+    stays: impl Iterator<Item = &'a Stay> + Clone,
+    row: impl Fn(&Stay) -> Vec<String>,
+) -> Listing {
     Listing {
         columns,
-        rows: stays.iter().map(row).collect(),
-        names: stays.iter().map(|stay| format!("workload.kueue.x-k8s.io/{}", stay.workload.name)).collect(),
-        items: stays.iter().map(|stay| json!(stay)).collect(),
+        rows: stays.clone().map(row).collect(),
+        names: stays.clone().map(|stay| format!("workload.kueue.x-k8s.io/{}", stay.workload.name)).collect(),
+        items: stays.map(|stay| json!(stay)).collect(),
         kinds: KINDS,
     }
 }

@@ -83,14 +83,9 @@ impl Cell {
     /// # Errors
     /// The text is no value of the type.
     pub fn parse(kind: Kind, text: &str) -> anyhow::Result<Self> {
-        if kind == Kind::Text {
-            return Ok(Self::Text(text.to_owned()));
-        }
-        if matches!(text, "" | "-" | "<none>") {
-            return Ok(Self::Empty);
-        }
         Ok(match kind {
             Kind::Text => Self::Text(text.to_owned()),
+            _ if matches!(text, "" | "-" | "<none>") => Self::Empty,
             Kind::Integer => Self::Integer(text.parse()?),
             Kind::Number => Self::Number(text.parse()?),
             Kind::Time => Self::Time(text.parse()?),
