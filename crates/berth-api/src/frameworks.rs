@@ -2,8 +2,9 @@
 //! LeaderWorkerSet), and the runtimes of TrainJobs. Only the common fields of objects are typed;
 //! spec and status stay JSON, because their schemas belong to those projects.
 //!
-//! A cluster that runs such a project has its full definitions. [`crds`] returns open definitions
-//! for other clusters, so that manifests can be applied, queued and admitted there.
+//! A cluster that runs such a project has its full definitions. [`crds`] returns definitions for
+//! other clusters, so that manifests can be applied, queued and admitted there. Their schemas also
+//! accept fields that they do not list.
 
 use serde_json::{Value, json};
 
@@ -24,7 +25,8 @@ macro_rules! kinds {
             }
         })*
 
-        /// Open definitions of all kinds, in the order of their declaration.
+        /// CustomResourceDefinitions of all kinds, in the order of their declaration. They accept
+        /// unknown fields.
         pub fn crds() -> Vec<Value> {
             vec![$( definition(stringify!($kind), stringify!($scope), $group, $version, $plural), )*]
         }

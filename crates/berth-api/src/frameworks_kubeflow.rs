@@ -1,11 +1,11 @@
-//! What the definitions of Kubeflow's training kinds say beyond their names: types, defaults and
-//! rules of the fields that operators and queues read, the subresource `scale`, and the columns of
-//! `kubectl get`. Pod templates and all other fields are open.
+//! Completes the CustomResourceDefinitions of Kubeflow's training kinds: types, defaults and rules
+//! of the fields that operators and queues read, the subresource `scale`, and the columns of
+//! `kubectl get`. Pod templates and all other fields accept any value.
 
 use serde_json::{Value, json};
 
-/// A kind of the training operator: the field with its replica specs, and whether `scale` sets the
-/// number of its workers.
+/// The kinds of the training operator except MPIJob: name, field with the replica specs, and true
+/// if `scale` sets the number of workers.
 const TRAINING: &[(&str, &str, bool)] = &[
     ("PyTorchJob", "pytorchReplicaSpecs", true),
     ("TFJob", "tfReplicaSpecs", false),
@@ -46,8 +46,8 @@ pub(crate) fn complete(kind: &str, definition: &mut Value) {
     }
 }
 
-/// MPIJob has the version of the MPI operator, and that of the training operator, which has the
-/// same shape.
+/// Completes the definition of MPIJob. It has two versions with replica specs of the same shape:
+/// `v2beta1` of the MPI operator, which is stored, and `v1` of the training operator.
 fn complete_mpi(definition: &mut Value) {
     let version = &mut definition["spec"]["versions"][0];
     let mut fields = vec![("runPolicy", run_policy()), ("mpiReplicaSpecs", replica_specs())];
@@ -89,7 +89,7 @@ fn age_column() -> Value {
     json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})
 }
 
-/// An object with these fields and any others.
+/// Schema of an object with these fields, which accepts any other field.
 fn open(fields: Vec<(&str, Value)>) -> Value {
     let fields: serde_json::Map<String, Value> =
         fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
@@ -143,12 +143,12 @@ fn run_policy() -> Value {
     }})
 }
 
-/// Bounds of the number of workers.
+/// Fields of an elastic policy that bound the number of workers and of restarts.
 fn bounds() -> Vec<(&'static str, Value)> {
     vec![("minReplicas", integer()), ("maxReplicas", integer()), ("maxRestarts", integer())]
 }
 
-/// How workers of PyTorch find each other.
+/// Fields of an elastic policy by which the workers of PyTorch find each other.
 fn rendezvous() -> Vec<(&'static str, Value)> {
     vec![
         ("rdzvBackend", string()),
@@ -189,8 +189,7 @@ mod tests {
         all.into_iter().find(|it| it["spec"]["names"]["kind"] == kind).expect("a definition")
     }
 
-    /// What a definition and that of the kind's project must agree on, with all fields that ours
-    /// lists.
+    /// Asserts that a schema agrees with that of the kind's project in every field that it lists.
     fn compare(ours: &Value, theirs: &Value, path: &str) {
         for (field, schema) in ours["properties"].as_object().into_iter().flatten() {
             let (path, theirs) = (format!("{path}.{field}"), &theirs["properties"][field]);

@@ -22,7 +22,7 @@ use crate::target::{Writes, since};
 
 /// The team that deletes its Jobs.
 const CROWD: &str = "crowd";
-/// Nominal quota of that team, in CPUs: the number of its Jobs that run.
+/// Nominal quota of that team, in CPUs. A Job requests 1 CPU, so this is how many of its Jobs run.
 const CROWD_CPUS: u64 = 2;
 /// The team whose Jobs are submitted during the deletion.
 const OTHER: &str = "other";
@@ -56,7 +56,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    // Longer than the bench, so that no pod ends by itself.
+    // Run time of a pod: longer than the bench, so that no pod ends by itself.
     let hour = Duration::from_secs(3600);
     let cluster = Simulated::start(options.data_dir.as_deref(), options.nodes, hour).await?;
     let crowd = Team { name: CROWD, cpus: CROWD_CPUS, cohort: Some("all") };
@@ -85,7 +85,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let counted = begun.elapsed();
     let cost = Cost::own().since(cost);
     let writes = since(&cluster.controller_writes(), &writes_before);
-    // The probes also end when the channel closes.
+    // Fails only if the probes have already ended with an error, which the next line returns.
     let _ = stop.send(true);
     let waits = probes.await.context("the other team's Jobs")??;
     let report = Report { count: options.count, submitted, answered, wall, counted, cost, writes, waits };
@@ -139,7 +139,7 @@ impl Left {
     }
 }
 
-/// Waits until `reached` is true. Fails if nothing changes for [`STALLED`].
+/// Waits until `reached` returns true. Fails if the state does not change for [`STALLED`].
 async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) -> anyhow::Result<()> {
     let (mut last, mut changed) = (None, Instant::now());
     loop {
@@ -150,14 +150,14 @@ async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) 
         if last != Some(left) {
             (last, changed) = (Some(left), Instant::now());
         } else if changed.elapsed() > STALLED {
-            bail!("waited for {what}: nothing has changed for {} s since {left:?}", STALLED.as_secs());
+            bail!("waited for {what}: no change for {} s, last state {left:?}", STALLED.as_secs());
         }
         tokio::time::sleep(COUNT_PAUSE).await;
     }
 }
 
-/// Submits Jobs of the other team one by one until `stopped`. Returns the time each waited for its
-/// admission.
+/// Submits Jobs of the other team one by one until `stopped`. Returns the time to admission of each
+/// Job.
 async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Result<Vec<Duration>> {
     let mut waits = Vec::new();
     while !*stopped.borrow() {
@@ -166,10 +166,11 @@ async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Re
         submit(&client, OTHER, &name).await.with_context(|| name.clone())?;
         admitted(&client, &name).await.with_context(|| name.clone())?;
         waits.push(begun.elapsed());
-        // Releases its quota for the next Job.
+        // The deletion releases the Job's quota for the next one.
         let path = format!("{}/{name}?propagationPolicy=Background", jobs_path(OTHER));
         client.request_text(http::Request::delete(path).body(Vec::new())?).await.with_context(|| name.clone())?;
-        // An error means that the bench has ended, which stops the probes too.
+        // An error means that the pause has passed, or that the bench has failed. A failed bench
+        // ends the process, and the probes with it.
         let _ = tokio::time::timeout(PROBE_PAUSE, stopped.wait_for(|stop| *stop)).await;
     }
     Ok(waits)
@@ -203,7 +204,7 @@ struct Report {
     cost: Cost,
     /// Writes of the controllers for both teams, since the deletion.
     writes: Writes,
-    /// Times that the other team's Jobs waited for their admission.
+    /// Time to admission of each Job of the other team.
     waits: Vec<Duration>,
 }
 

@@ -1,5 +1,5 @@
-//! The command `berth bench`: runs loads against a real API in real time and reports how long they
-//! took and what they cost.
+//! The command `berth bench`: runs loads against a real API in real time and reports their duration
+//! and cost.
 
 mod deletions;
 mod jobs;
@@ -27,15 +27,16 @@ pub struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Create the queues and workloads of a generator file, mimic their execution, and report how
-    /// long they waited.
+    /// Create the queues and workloads of a generator file, simulate the execution of the
+    /// workloads, and report how long they waited.
     Load(load::Options),
     /// Run batch Jobs of one pod on simulated nodes, from their creation to their completion.
     Jobs(jobs::Options),
     /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait
     /// during the deletion.
     Deletions(deletions::Options),
-    /// Start pods of one process on this machine, and measure the time to their first instruction.
+    /// Start pods on this machine, each as one process, and measure the time to their first
+    /// instruction.
     Starts(starts::Options),
     /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
     Api(throughput::Options),

@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-/// A variable of a fold.
+/// A variable of a fold, which is the expanded form of a macro such as `all` or `map`.
 #[derive(Clone)]
 struct Local {
     name: String,
@@ -112,7 +112,7 @@ struct Coster<'e> {
     sizes: &'e dyn Sizes,
     /// The origin of each node's value.
     paths: Vec<ValuePath>,
-    /// Sizes that are computed from the expression or looked up.
+    /// Size of each node's value, if it was computed from the expression or looked up.
     computed: Vec<Option<Estimate>>,
     /// Sizes of the contents of each node's list or map, if computed.
     entries: Vec<Option<Entry>>,
@@ -264,7 +264,7 @@ impl Coster<'_> {
         }
     }
 
-    /// The union of the sizes seen so far and that of one more node.
+    /// The range that covers the sizes so far and the size of one more node.
     fn with_size(&mut self, met: Option<Estimate>, expr: &Expr) -> Option<Estimate> {
         let size = self.size(expr);
         Some(met.map_or(size, |met| met.or(size)))
@@ -385,7 +385,8 @@ impl Coster<'_> {
         before.plus(own.unwrap_or(Estimate::exactly(0)))
     }
 
-    /// The size of the items of a list; `None` for other types.
+    /// The type and size of the items of a list or optional, or of the keys of a map; `None` for
+    /// other types.
     fn item_size(&self, list: &Expr) -> Option<(Type, Estimate)> {
         let item = match self.type_of(list) {
             Type::List(item) | Type::Optional(item) | Type::Map(item, _) => (**item).clone(),
@@ -396,7 +397,8 @@ impl Coster<'_> {
         Some((item, size))
     }
 
-    /// The cost of calling one overload without its arguments, and the size of its result if known.
+    /// The cost of calling one overload, without the cost of its arguments. Also the size of its
+    /// result, if known.
     fn function(
         &mut self,
         name: &str,
@@ -528,9 +530,9 @@ fn literal(operands: &[&Expr], index: usize) -> Option<i64> {
     }
 }
 
-/// The length range after a conversion of a string or octets of this size.
+/// The range of lengths of a string or bytes of this size after a conversion.
 fn converted(name: &str, size: Estimate) -> Estimate {
-    // For a string of unbounded length upstream's products wrap around.
+    // The product wraps around for a string of unbounded length, as upstream.
     match name {
         "bytes" => Estimate { min: size.min, max: size.max.wrapping_mul(4) },
         "string" => Estimate { min: size.min / 4, max: size.max },
@@ -541,7 +543,7 @@ fn converted(name: &str, size: Estimate) -> Estimate {
 /// The cost of a function that creates a list, and the size of the list.
 fn list_function(name: &str, params: &[Type], operands: &[&Expr], sizes: &[Estimate]) -> (Estimate, Option<Estimate>) {
     let size = |index: usize| sizes.get(index).copied().unwrap_or(Estimate::exactly(0));
-    // A literal number of items; negative numbers do not occur.
+    // The operand, if it is a literal number of items; negative numbers do not occur.
     let count = |index: usize, otherwise: u64| {
         literal(operands, index).map_or(otherwise, |value| u64::try_from(value).unwrap_or_default())
     };
@@ -553,8 +555,8 @@ fn list_function(name: &str, params: &[Type], operands: &[&Expr], sizes: &[Estim
     };
     match name {
         "slice" => {
-            // For a range that ends before it starts, upstream's unsigned difference wraps to a
-            // huge value.
+            // For a range that ends before it starts, the unsigned difference wraps to a huge
+            // value, as upstream.
             let end = count(2, size(0).max);
             new_list(Estimate::exactly(end.wrapping_sub(count(1, 0))), 1.0)
         }
@@ -569,18 +571,18 @@ fn list_function(name: &str, params: &[Type], operands: &[&Expr], sizes: &[Estim
     }
 }
 
-/// The length range of a string in which every `from` was replaced by a `to`.
+/// The range of lengths of a string in which every `from` was replaced by a `to`.
 fn replaced(text: Estimate, from: Estimate, to: Estimate) -> Estimate {
     let at_least_once = |length: u64, of: u64| (length as f64 / of as f64).ceil() as u64;
-    // Maximum: the most and shortest matches become the longest replacement. An empty pattern
-    // matches between all characters.
+    // Maximum: the text consists of the shortest matches, and each becomes the longest replacement.
+    // An empty pattern matches between all characters.
     let (most, kept) = match from.min {
         0 => (text.max.saturating_add(1), text.max),
         shortest if to.max <= shortest => (0, text.max),
         shortest => (at_least_once(text.max, shortest), 0),
     };
     let max = most.saturating_mul(to.max).saturating_add(kept);
-    // Minimum: the most and longest matches become the shortest replacement.
+    // Minimum: the text consists of the longest matches, and each becomes the shortest replacement.
     let (fewest, kept) = match from.max {
         0 => (text.min.saturating_add(1), text.min),
         longest if longest <= to.min => (0, text.min),

@@ -1,4 +1,4 @@
-//! Operators on evaluated operands.
+//! CEL's operators, applied to evaluated operands. Source: the language definition of CEL.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ pub(crate) fn overflow() -> EvalError {
     EvalError::message("integer overflow")
 }
 
+/// `value[index]` of a list or map. With `optional`, or if `value` is an optional, the result is an
+/// optional, and a missing element is no error.
 pub(crate) fn index_of<'a>(value: Value<'a>, index: &Value<'a>, optional: bool) -> Outcome<'a> {
     let (value, optional) = match value {
         Value::Optional(None) => return Ok(Value::Optional(None)),
@@ -54,6 +56,7 @@ pub(crate) fn index_of<'a>(value: Value<'a>, index: &Value<'a>, optional: bool) 
     }
 }
 
+/// `<`, `<=`, `>` or `>=`.
 pub(crate) fn compare<'a>(operator: Operator, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
     let numeric = |value: &Value<'_>| matches!(value, Value::Int(_) | Value::Uint(_) | Value::Double(_));
     let Some(order) = a.compare(b) else {
@@ -68,6 +71,7 @@ pub(crate) fn compare<'a>(operator: Operator, a: &Value<'a>, b: &Value<'a>) -> O
     }))
 }
 
+/// `a in b`, for a list or the keys of a map.
 pub(crate) fn member<'a>(a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
     match b {
         Value::List(list) => {
@@ -83,6 +87,7 @@ pub(crate) fn member<'a>(a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
     }
 }
 
+/// `+`, `-`, `*`, `/` or `%`. Integers, durations and timestamps fail on overflow.
 pub(crate) fn arithmetic<'a>(operator: Operator, a: Value<'a>, b: Value<'a>) -> Outcome<'a> {
     use Operator::*;
     macro_rules! checked {

@@ -1,4 +1,5 @@
-//! What the pods of all nodes request, read in a form that leaves out the rest of the pods.
+//! Resource requests of the pods on all nodes. Only the fields that determine the requests are read
+//! into memory.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +15,9 @@ use crate::read::{self, Unread};
 
 /// Maximum number of pods that are read.
 pub const PODS_MAX: usize = 50_000;
-/// Maximum number of pods in one part of the list.
+/// Maximum number of pods in one page of the list.
 const PART: usize = 5_000;
-/// Pods that hold resources of a node.
+/// Field selector of the pods that hold resources of a node.
 const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
 #[derive(Deserialize)]
@@ -27,6 +28,7 @@ struct Part {
     items: Vec<Slim>,
 }
 
+/// The fields of a pod that are read.
 #[derive(Deserialize)]
 struct Slim {
     #[serde(default)]
@@ -49,7 +51,7 @@ struct SlimContainer {
 }
 
 impl Slim {
-    /// The pod, with what its node has to provide.
+    /// The pod, with its node and requests only.
     fn pod(self) -> Pod {
         let container = |it: SlimContainer| Container {
             resources: it.resources,
@@ -67,7 +69,7 @@ impl Slim {
     }
 }
 
-/// The requests of the pods of each node; `None` if there are more than [`PODS_MAX`] pods.
+/// The requests of pods, by node; `None` if there are more than [`PODS_MAX`] pods.
 pub async fn uses(client: &Client) -> Result<Option<BTreeMap<String, Use>>, Unread> {
     let reading = async {
         let (mut uses, mut count, mut token) = (BTreeMap::new(), 0, String::new());

@@ -1,7 +1,7 @@
 //! Configuration of Autopilot, the health agent of nodes with GPUs.
 //!
-//! The fields that Autopilot's own chart has (`env`, `repeat`, `invasive`, `PCIeBW`) have its names
-//! and defaults. The crate berth-operators runs the agents.
+//! `env`, `repeat`, `invasive` and `PCIeBW` have the names and defaults of Autopilot's Helm chart.
+//! The crate berth-operators runs the agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use super::{Duration, Problem};
 
 /// Names of the checks.
 pub const CHECKS: [&str; 7] = ["dcgm", "gpumem", "gpupower", "pciebw", "ping", "pvc", "remapped"];
-/// Checks of the periodic loop by default.
+/// Default checks of the periodic loop.
 const PERIODIC_DEFAULT: [&str; 5] = ["pciebw", "remapped", "dcgm", "ping", "gpupower"];
-/// Tests of DCGM whose failure evicts by default.
+/// Tests of DCGM whose failure labels a node `EVICT` by default.
 const FATAL_DEFAULT: [&str; 4] = ["PCIe", "NVLink", "ECC", "GPU Memory"];
 
 /// Autopilot: which nodes it checks, how often, and how.
@@ -25,16 +25,16 @@ pub struct AutopilotConfiguration {
     pub enabled: bool,
     /// Labels of the nodes that have an agent. Default: `nvidia.com/gpu.present: "true"`.
     pub node_selector: BTreeMap<String, String>,
-    /// Namespace of the Jobs and claims of checks.
+    /// Namespace of the Jobs and PersistentVolumeClaims that checks create.
     pub namespace: String,
     /// Interval of the periodic checks.
     pub repeat: Duration,
-    /// Interval of the attempts of an invasive check; 0 disables them.
+    /// Interval between attempts to start an invasive check; 0 disables invasive checks.
     pub invasive: Duration,
     /// Lowest bandwidth of a healthy GPU in GB/s.
     #[serde(rename = "PCIeBW")]
     pub pcie_bw: f64,
-    /// Number of GPUs of the invasive Job. Default: all of the node.
+    /// Number of GPUs of the invasive Job. Default: all GPUs of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invasive_gpus: Option<u32>,
     /// Run time of the invasive Job on a simulated node.
@@ -89,10 +89,11 @@ impl AutopilotConfiguration {
         self.variable("PVC_TEST_STORAGE_CLASS").filter(|class| !class.is_empty())
     }
 
-    /// Names of the tests of DCGM whose failure evicts, in [`test_name`]'s spelling.
+    /// Names of the tests of DCGM whose failure labels a node `EVICT`, in the spelling of
+    /// [`test_name`].
     pub fn fatal_tests(&self) -> BTreeSet<String> {
         match self.variable("DCGM_FATAL_ERRORS") {
-            // A list in the notation of JSON or Python, or a plain one.
+            // A list of JSON or Python, or names separated by commas.
             Some(list) => {
                 let list = list.trim().trim_start_matches('[').trim_end_matches(']');
                 let names = list.split(',').map(|name| name.trim().trim_matches(['"', '\'']));
@@ -107,7 +108,7 @@ impl AutopilotConfiguration {
         self.variable("INVASIVE_JOB_TTLSEC").and_then(|value| value.trim().parse().ok()).unwrap_or(30)
     }
 
-    /// Problems of the values; `path` is the path of this object.
+    /// Problems of the values; `path` is the path of this object in the configuration.
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut add = |field: &str, message: String| problems.push(Problem::new(join(path, field), message));
@@ -128,13 +129,13 @@ impl AutopilotConfiguration {
         }
         let ttl = self.variable("INVASIVE_JOB_TTLSEC").filter(|value| value.trim().parse::<u16>().is_err());
         if let Some(value) = ttl {
-            add("env[INVASIVE_JOB_TTLSEC]", format!("{value:?} is not a number of seconds"));
+            add("env[INVASIVE_JOB_TTLSEC]", format!("{value:?} is not a number of seconds: expected 0 to 65535"));
         }
         problems
     }
 }
 
-/// A test of DCGM as labels and annotations spell it: lower case, with underscores for blanks.
+/// Name of a DCGM test as labels and annotations spell it: lower case, with underscores for spaces.
 pub fn test_name(test: &str) -> String {
     test.trim().to_lowercase().replace(' ', "_")
 }
@@ -179,7 +180,7 @@ mod tests {
                 "autopilot.namespace: required: the namespace of the Jobs of checks",
                 "autopilot.env[PERIODIC_CHECKS]: \"fan\" is not a check: expected dcgm, gpumem, gpupower, pciebw, \
                  ping, pvc, remapped",
-                "autopilot.env[INVASIVE_JOB_TTLSEC]: \"soon\" is not a number of seconds",
+                "autopilot.env[INVASIVE_JOB_TTLSEC]: \"soon\" is not a number of seconds: expected 0 to 65535",
             ]
         );
     }

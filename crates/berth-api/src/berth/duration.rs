@@ -7,7 +7,7 @@ use berth_apimachinery::times;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Pattern of the strings that are durations, for the schemas of custom resources.
+/// Pattern of duration strings in the schemas of custom resources.
 #[cfg(feature = "schema")]
 const PATTERN: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns))+)$";
 
@@ -15,7 +15,7 @@ const PATTERN: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns))+)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub std::time::Duration);
 
-/// Why a string is not a valid duration.
+/// The error for a string that is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration: expected numbers with units h, m, s, ms, us or ns, such as \"90s\" or \"1h30m\"")]
 pub struct DurationError {

@@ -66,8 +66,8 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or
 /// `forever`.
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
-/// Start of the annotation of a pod with the run time of one simulated container; the container's
-/// name follows. It overrides [`RUN_DURATION_ANNOTATION`].
+/// Prefix of a pod annotation: how long one simulated container runs. The container's name follows
+/// the prefix. Overrides [`RUN_DURATION_ANNOTATION`].
 pub const CONTAINER_RUN_DURATION_PREFIX: &str = "run-duration.berth.dev/";
 /// Pod annotation: the exit code of the simulated containers.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
@@ -75,12 +75,12 @@ pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
 pub const EXEC_OUTPUT_ANNOTATION: &str = "berth.dev/exec-output";
 /// Annotation of a simulated pod: exit code of every command of `pods/exec` in it, 0 to 255.
 pub const EXEC_EXIT_CODE_ANNOTATION: &str = "berth.dev/exec-exit-code";
-/// Annotation on jobs and pods that a policy in the API server held while no controller was
-/// available. On jobs: the original value of the field that suspends them, `true` or `false`. On
-/// pods: the scheduling gates the policy added, comma separated.
+/// Annotation on held jobs and pods: those created while no controller was available. On jobs: the
+/// original value of the field that suspends them, `true` or `false`. On pods: the scheduling gates
+/// that hold them, separated by commas.
 pub const HELD_ANNOTATION: &str = "berth.dev/held";
-/// Annotation on jobs and Workloads: name of the user that created the job, as the API server
-/// authenticated it. A client that creates a job cannot choose it.
+/// Annotation on jobs and Workloads: name of the authenticated user that created the job. Berth
+/// sets it and ignores a value from the client.
 pub const SUBMITTED_BY_ANNOTATION: &str = "berth.dev/submitted-by";
 /// Node annotation: when the node reports Ready (RFC 3339).
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";

@@ -33,7 +33,7 @@ pub(crate) enum VersionMatch {
 pub(crate) struct Options {
     pub(crate) limit: usize,
     pub(crate) continue_token: String,
-    /// `None` if absent or empty: any state is allowed, and the newest is returned.
+    /// `None` if absent or empty: the request reads the newest state.
     pub(crate) resource_version: Option<u64>,
     pub(crate) resource_version_match: Option<VersionMatch>,
     pub(crate) allow_watch_bookmarks: bool,
@@ -75,8 +75,8 @@ impl Options {
         Ok(options)
     }
 
-    /// The options in the form of admission reviews; null for operations without options. For
-    /// webhooks, a patch is an update.
+    /// The options as admission reviews contain them; null for operations without options. A patch
+    /// is reviewed as an `UPDATE`.
     pub(crate) fn in_review(&self, operation: &str, dry_run: bool) -> Value {
         let kind = match operation {
             "CREATE" => "CreateOptions",
@@ -117,10 +117,10 @@ impl Options {
         options
     }
 
-    /// Takes one parameter. Unknown ones are ignored.
+    /// Sets the option of one query parameter. Unknown parameters are ignored.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Status> {
         match key {
-            // Of reads.
+            // Parameters of reads.
             "limit" => self.limit = number::<i64>(key, value)?.unwrap_or(0).max(0) as usize,
             "continue" => self.continue_token = value.to_owned(),
             "resourceVersion" => self.resource_version = parse_version(key, value)?,
@@ -151,7 +151,7 @@ impl Options {
                 let selector = FieldSelector::parse(value).map_err(|error| Status::bad_request(error.to_string()))?;
                 self.field_selector = (!selector.is_empty()).then_some(selector);
             }
-            // Of writes.
+            // Parameters of writes.
             "dryRun" => match value {
                 "" => {}
                 "All" => self.dry_run = true,
@@ -194,7 +194,7 @@ impl Options {
         Ok(())
     }
 
-    /// Takes one parameter of requests for logs and for streams of a container.
+    /// Sets the option of one query parameter for the logs and streams of containers.
     fn set_of_containers(&mut self, key: &str, value: &str) -> Result<(), Status> {
         match key {
             "container" => self.container = value.to_owned(),
@@ -230,13 +230,14 @@ impl Options {
     }
 }
 
-/// The error for a parameter with a value that is none of the accepted ones.
+/// The error for a parameter whose value is not in the list of accepted values.
 fn not_supported((group, kind): (&str, &str), key: &str, value: &str, accepted: &[&str]) -> Status {
     let error = field::Error::not_supported(&Path::new(key), value, accepted);
     Status::invalid(&GroupKind::new(group, kind), "", &[error])
 }
 
-/// A resourceVersion as a client sends it.
+/// Parses a resourceVersion from a request; `None` if it is empty. `what` is the name of the
+/// parameter in errors.
 pub(crate) fn parse_version(what: &str, value: &str) -> Result<Option<u64>, Status> {
     if value.is_empty() {
         return Ok(None);
@@ -257,7 +258,8 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, Sta
         .map_err(|_| Status::bad_request(format!("query parameter {key}: {value:?} is not a number in range")))
 }
 
-/// Booleans in queries: everything but `false` and `0` is true, including the empty string.
+/// Parses a boolean parameter: `0`, `f` and `false` are false, every other value is true, also the
+/// empty string.
 fn boolean(value: &str) -> bool {
     !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F")
 }

@@ -1,4 +1,4 @@
-//! Optional values.
+//! Functions that create and read CEL's optional values.
 
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
+/// True if a value is the zero value of its type, of which `optional.ofNonZeroValue` makes none.
 fn is_zero(value: &Value<'_>) -> bool {
     match value {
         Value::Null | Value::Optional(None) => true,

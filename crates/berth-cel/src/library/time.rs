@@ -23,7 +23,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// A duration in units of `unit` nanoseconds, or the part of a timestamp that `take` returns.
+/// A duration in whole units of `unit` nanoseconds, or the part of a timestamp that `take` returns.
 fn amount<'a>(args: &[Value<'a>], unit: i64, take: fn(&DateTime) -> i64) -> Outcome<'a> {
     match args {
         [Value::Duration(nanos)] => Ok(Value::Int(nanos / unit)),
@@ -31,7 +31,7 @@ fn amount<'a>(args: &[Value<'a>], unit: i64, take: fn(&DateTime) -> i64) -> Outc
     }
 }
 
-/// A part of a timestamp in UTC, or in the given zone.
+/// A part of a timestamp: in UTC, or in the zone that the second argument names.
 fn part<'a>(args: &[Value<'a>], take: fn(&DateTime) -> i64) -> Outcome<'a> {
     let (at, offset) = match args {
         [Value::Timestamp(at)] => (at, 0),
@@ -45,8 +45,8 @@ fn unknown_zone(zone: &str) -> EvalError {
     EvalError::message(format!("unknown time zone {zone}"))
 }
 
-/// Seconds by which a zone is ahead of UTC at a timestamp: `[+-]HH:MM`, or a name of the IANA
-/// database.
+/// Seconds by which a zone is ahead of UTC at a time in seconds since 1970. `zone` is `[+-]HH:MM`
+/// or a name of the IANA database.
 fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
     if matches!(zone, "UTC" | "GMT" | "Z" | "") {
         return Ok(0);
@@ -55,7 +55,7 @@ fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
         return offset_of(zone).ok_or_else(|| unknown_zone(zone));
     }
     let named = time_zone(zone).ok_or_else(|| unknown_zone(zone))?;
-    // The last day of the year 9999 exceeds jiff's range; its rules are those of the day before.
+    // The last day of the year 9999 exceeds jiff's range; its offset is that of the day before.
     let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     Ok(named.to_offset(at).seconds().into())
 }

@@ -1,8 +1,8 @@
 //! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time
 //! of a schedule, follows the Jobs until they finish, and deletes old ones.
 //!
-//! Each reconcile reads the CronJob and its Jobs from the caches and applies [`plan::plan`]. Queue
-//! labels of the Job template reach the Jobs, so a queueing system queues them like any other Job.
+//! Each reconcile reads the CronJob and its Jobs from the caches and applies [`plan::plan`]. The
+//! Jobs get the queue labels of the Job template, so a queueing system queues them like other Jobs.
 
 pub mod plan;
 #[cfg(test)]
@@ -44,8 +44,8 @@ struct Controller {
     of_cron_job: Index<Job>,
     jobs: Writer<Job>,
     writer: Writer<CronJob>,
-    /// The state events of each CronJob's last step. They are lost in a restart, after which their
-    /// events are recorded again.
+    /// State events of each CronJob's last reconcile. An event is recorded once while its state
+    /// lasts, and once more after a restart of the controller.
     state_events: Mutex<BTreeMap<ObjectKey, BTreeSet<StateEvent>>>,
 }
 
@@ -104,7 +104,7 @@ impl Controller {
                 Ok(Some(created))
             }
             Err(error) if berth_runtime::is_already_exists(&error) => {
-                // A step that ended before it wrote the status may have created it.
+                // An earlier reconcile may have created the Job and failed to write the status.
                 let known = berth_runtime::write::get(&self.jobs.api(job), &job.name_any()).await?;
                 if is_controlled_by(&known, &cron_job.uid().unwrap_or_default()) {
                     return Ok(Some(known));

@@ -1,4 +1,5 @@
-//! The list of kinds: built-in kinds from discovery, custom kinds from their definitions.
+//! The kinds that the collectors watch: built-in kinds from discovery, custom kinds from their
+//! definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ impl Kinds {
         Ok(added.filter(|(_, is_new)| *is_new).map(|(position, _)| position).collect())
     }
 
-    /// Adds the kind of a definition. Returns its position if it was not served before.
+    /// Adds the kind of a definition. Returns its position if it was not served before. Definitions
+    /// that are not established, or are being deleted, are ignored.
     pub fn define(&self, definition: &Definition) -> Option<usize> {
         let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
         let is_established = conditions
@@ -116,7 +118,8 @@ impl Kinds {
         is_new.then_some(position)
     }
 
-    /// Marks the kind of a deleted definition as not served. Returns its position.
+    /// Marks the kind of a deleted definition as not served. Returns its position; `None` if the
+    /// kind is unknown.
     pub fn undefine(&self, definition: &Definition) -> Option<usize> {
         let mut list = self.lock();
         let key = (definition.spec.group.clone(), definition.spec.names.plural.clone());

@@ -2,10 +2,10 @@
 //! finish together.
 //!
 //! Each reconcile reads the set and its jobs from the caches and applies the result of
-//! [`plan::plan`]. The status is written last, so that an interrupted step is planned again after a
-//! crash. A second, small controller enforces exclusive placement. Sets whose `spec.managedBy`
-//! names another controller are ignored. The rules of JobSet's webhooks are in [`webhook`] and
-//! [`placement`], as pure functions for an API server.
+//! [`plan::plan`]. The status is written last, so that an interrupted reconcile is planned again
+//! after a crash. A second, small controller enforces exclusive placement. Sets whose
+//! `spec.managedBy` names another controller are ignored. The rules of JobSet's webhooks are in
+//! [`webhook`] and [`placement`], as pure functions for an API server.
 
 pub mod children;
 pub mod conditions;
@@ -271,7 +271,7 @@ impl JobSetController {
     }
 }
 
-/// Deletes only the object with this UID, not another object of the same name.
+/// Restricts a deletion to the object with this UID, so that a later object of the same name stays.
 fn exactly(mut params: DeleteParams, uid: Option<String>) -> DeleteParams {
     params.preconditions = Some(Preconditions { uid, resource_version: None });
     params

@@ -1,4 +1,4 @@
-//! Steps of requests of each class.
+//! Tests of the steps of ProvisioningRequests, for each class.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn request(class: &str, count: i32, parameters: Value) -> ProvisioningRequest {
     .unwrap()
 }
 
-/// Pods of 4 GPUs each.
+/// The pods of a request, with 4 GPUs each.
 fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
     let template: PodTemplate = serde_json::from_value(json!({ "template": { "spec": {
         "tolerations": [{ "key": "cloud.google.com/gke-queued", "operator": "Exists" }],
@@ -37,12 +37,12 @@ fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
     requested_pods(request, false, |_| Some(Arc::new(template.clone()))).unwrap()
 }
 
-/// A pool of machines with 4 L4 each; `nodes` of them exist.
+/// A pool of machines with 4 L4 GPUs each, of which `nodes` exist.
 fn view(nodes: i32, max: i32, provisioning: &str) -> View {
     view_with(nodes, json!({ "nodes": nodes, "maxNodes": max, "provisioning": provisioning }))
 }
 
-/// A pool with these fields; `nodes` of its machines exist.
+/// A pool with these fields, of whose machines `nodes` exist.
 fn view_with(nodes: i32, mut spec: Value) -> View {
     spec["machineType"] = "g2-standard-48".into();
     let mut pool = NodePool::new("pool", serde_json::from_value(spec).unwrap());
@@ -52,8 +52,8 @@ fn view_with(nodes: i32, mut spec: Value) -> View {
     View::new(vec![Arc::new(pool)], nodes, Vec::new(), Vec::new(), site)
 }
 
-/// Executes one step after the other at this time, up to the first order, as the controller would.
-/// Returns the written conditions and the order.
+/// Executes steps at this time, as the controller would, until the first order or until no step is
+/// due. Returns the written conditions and the order.
 fn live(
     request: &mut ProvisioningRequest,
     view: &View,
@@ -257,7 +257,7 @@ fn a_queued_request_names_the_taint_that_its_pods_do_not_tolerate() {
 }
 
 #[test]
-fn a_request_that_no_pool_can_ever_hold_says_so_and_one_that_waits_for_stock_does_not() {
+fn only_a_request_larger_than_every_pool_reports_no_matching_node_pool() {
     let configuration = ClusterConfiguration::default();
     let mut too_large = request(QUEUED, 4, json!({}));
     live(&mut too_large, &view(0, 3, "queued"), &configuration, at(10));
@@ -297,17 +297,17 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
         step(request, &World { view, class, pods, is_consumed: true, now: at(now) })
     };
     let withdrawn = Some(("pool".to_owned(), resize.clone()));
-    // Before the machines are complete, the request waits again.
+    // If the cloud takes machines before all are ready, the request waits again.
     let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(100)), 100) else {
         panic!("it waits again")
     };
     assert_eq!((withdraw, status.provisioning_class_details.len()), (withdrawn.clone(), 0));
-    // The machines of the first order must be gone before a second order.
+    // The machines of the first order must be deleted before a second order.
     let mut waits = held.clone();
     waits.status = Some(status);
     assert_eq!(next(&waits, &with_node(Some(100)), 100), Step::Until(Some(at(101))));
     assert!(matches!(next(&waits, &empty, 101), Step::Write { order: Some(_), .. }));
-    // Afterwards, its capacity is revoked.
+    // If it takes them after all were ready, the request's capacity is revoked.
     live(&mut held, &with_node(None), &configuration, at(100));
     assert_eq!(next(&held, &with_node(Some(500)), 400), Step::Until(Some(at(500))));
     let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(500)), 500) else { panic!("it is revoked") };

@@ -29,8 +29,8 @@ use crate::stores::Stores;
 /// delay there would be two writers, and twice as many writes.
 const ADMISSIBLE_DELAY: Duration = Duration::from_secs(1);
 
-/// Adds the workload controller to the manager. `decided`: the scheduler's decisions that are not
-/// written yet.
+/// Adds the workload controller to the manager. `scheduler` has the decisions that are not written
+/// yet.
 pub(crate) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
@@ -118,8 +118,8 @@ struct WorkloadReconciler {
     cool_downs: CoolDowns,
     clock: Clock,
     decided: Writes,
-    /// Workloads that are admissible again but not yet reported as such, with the time of that
-    /// change.
+    /// Workloads that are admissible again but not yet reported as such, with the time since which
+    /// they are.
     admissible_since: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
@@ -147,8 +147,8 @@ impl WorkloadReconciler {
     }
 }
 
-/// The failure of the workload's flavors, if the plan evicts it because its pods did not start in
-/// time.
+/// The failure of the workload's flavors, if the plan evicts the workload because its pods did not
+/// start in time. `None` if they had started before and are recovering.
 fn timed_out(workload: &Workload, plan: &Plan<Workload>) -> Option<Failure> {
     let evicted = |workload: &Workload| {
         let evicted = status::true_condition(workload, conditions::EVICTED).cloned();

@@ -19,13 +19,14 @@ use crate::world::queue::{Group, QueueConfig};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub mode: PreemptionMode,
+    /// Borrowing level; 0 without borrowing (§7.7).
     pub level: u32,
 }
 
 impl Grade {
     const WORST: Grade = Grade { mode: PreemptionMode::NoFit, level: u32::MAX };
 
-    /// The grade in the API's terms.
+    /// The mode that conditions and decisions report for this grade (§8.7).
     pub fn assignment_mode(self) -> AssignmentMode {
         match self.mode {
             PreemptionMode::NoFit => AssignmentMode::NoFit,
@@ -127,8 +128,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The pod sets that get the same flavors as this one, if it is the first of them; `None`
-    /// otherwise (§8.1).
+    /// The pod sets that get the same flavors as the pod set at `first`; `None` if `first` is not
+    /// the first of them (§8.1).
     fn members(&self, world: &World, first: usize) -> Option<Vec<RequestedPodSet>> {
         let group_of = |set: &'_ RequestedPodSet| set.info.topology.as_ref().and_then(|request| request.group.clone());
         let sets = &self.ask.pod_sets;
@@ -199,7 +200,7 @@ impl Search<'_> {
                 }
             }
         }
-        // Every resource group is needed: the most severe failure has to be fixed first (§8.13).
+        // Every resource group is needed, so the most severe failure counts (§8.13).
         failures.into_iter().min_by_key(Found::no_fit_reason).unwrap_or(found)
     }
 
@@ -272,8 +273,8 @@ impl Search<'_> {
         };
         let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
         let flavor = group.flavors[slot].flavor;
-        // Resources of one flavor may borrow from different levels. The level of most resources
-        // need not be the highest (§8.8).
+        // Resources of one flavor may have different borrowing levels. The highest counts (§8.8).
+        // The flavor's grade may have a lower one.
         found.borrowing = best_choices.iter().map(|(.., grade)| grade.level).max().unwrap_or(0);
         found.flavors = best_choices
             .into_iter()
@@ -285,8 +286,8 @@ impl Search<'_> {
         found
     }
 
-    /// Evaluates all wanted resources on the flavor at this place of a resource group. `choices`
-    /// gets the grade of each.
+    /// Evaluates all wanted resources on the flavor at index `at` of a resource group. Stores the
+    /// grade of each resource in `choices`.
     fn try_flavor(
         &mut self,
         world: &mut World,
@@ -303,8 +304,8 @@ impl Search<'_> {
         let mut borrowing = 0;
         for &(resource, amount) in wanted {
             let Some(fr) = group.fr(at, resource) else { continue };
-            // One unavailable resource is enough to skip the flavor. Other shortages of the flavor
-            // are reported with it.
+            // One unavailable resource rules the flavor out. The other resources are evaluated too,
+            // so that all shortages are reported.
             let is_out = grade.mode == PreemptionMode::NoFit;
             let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
             push_exactly(&mut findings, judged.finding);
@@ -326,8 +327,8 @@ impl Search<'_> {
         (grade, attempt)
     }
 
-    /// Evaluates one resource on one flavor against quota (§8.5). Makes no search for victims if
-    /// the flavor is already ruled out.
+    /// Evaluates one resource on one flavor against quota (§8.5). Does not search for victims if
+    /// `is_out`: the flavor is already ruled out.
     #[expect(clippy::too_many_arguments, reason = "called in one place only")]
     fn judge(
         &mut self,
@@ -396,7 +397,8 @@ impl Search<'_> {
         Judged { grade: Grade { mode, level }, finding: Some(finding), no_fit: None }
     }
 
-    /// Adds the result for a group to the assignment. False if the search ends here.
+    /// Adds the result for a group to the assignment. False if the group got no flavors, which ends
+    /// the search.
     fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<RequestedPodSet>, mut found: Found) -> bool {
         let count = sets.len();
         for (at, set) in sets.into_iter().enumerate() {
@@ -450,7 +452,8 @@ impl Search<'_> {
     }
 }
 
-/// Appends to a list that seldom has more than one item, without spare capacity.
+/// Appends to a list that seldom has more than one item. The first item is stored without spare
+/// capacity.
 fn push_exactly<T>(list: &mut Vec<T>, item: Option<T>) {
     if list.capacity() == 0 {
         list.reserve_exact(usize::from(item.is_some()));
@@ -482,8 +485,10 @@ fn bars_preemption_while_borrowing(policies: &PreemptionPolicies, fair_sharing: 
     }
 }
 
-/// Amount of a resource that the replaced elastic slice holds on this flavor. If it holds the
-/// resource on another flavor, returns that flavor (§8.5).
+/// Amount of a resource that the replaced elastic slice holds on this flavor (§8.5).
+///
+/// # Errors
+/// The slice holds the resource on another flavor, which is returned.
 fn replaced_amount(
     world: &World,
     replaced: WorkloadId,
@@ -525,8 +530,8 @@ fn merge_attempt(attempts: &mut Vec<FlavorAttempt>, attempt: FlavorAttempt) {
     }
 }
 
-/// Reason why nothing fits (§8.13). Among alternatives the least severe reason counts, among
-/// resources that are all needed the most severe.
+/// Reason why nothing fits (§8.13). The least severe reason counts among alternative flavors, and
+/// the most severe among resources that are all needed.
 pub(crate) fn no_fit_reason(assignment: &Assignment) -> Option<PendingReason> {
     if assignment.mode() != AssignmentMode::NoFit {
         return None;

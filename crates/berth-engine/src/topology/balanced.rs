@@ -1,11 +1,12 @@
 //! Balanced placement (§14.8): nearly the same number of pods on each domain, on as few domains as
 //! possible.
 //!
-//! Two levels are considered: the preferred one, and the one below it if slices go deeper. For each
-//! domain above the preferred level, the search computes how many slices every domain used within
-//! it could get: the threshold. It picks the domain with the highest threshold. Within that one,
-//! domains that cannot take as many slices as the threshold are dropped. Of the others, the
-//! smallest set with the least spare capacity is used.
+//! Two levels are considered: the preferred level, and the level below it if slices go deeper. The
+//! domains of the preferred level are grouped by their parent. The threshold of a group is the
+//! number of slices that each of its used domains can get. The search picks the group with the
+//! highest threshold and drops the domains with less capacity than the threshold. It uses the
+//! smallest set of the other domains; among sets of equal size, the one with the least spare
+//! capacity.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use super::count::{Capacity, sum_children};
 use super::placement::{Search, Share, Wanted};
 use super::tree::FlavorTree;
 
-/// The chosen shares, and the capacities without the domains that were dropped.
+/// The chosen shares, and the capacities of all domains. Dropped domains have no capacity.
 pub(crate) struct Balanced {
     pub shares: Vec<Share>,
     pub capacities: Vec<Capacity>,
@@ -22,6 +23,7 @@ pub(crate) struct Balanced {
 
 /// Result of taking the largest domains first.
 struct Greedy {
+    /// Number of domains used.
     used: usize,
     /// Domain of the leader.
     leader: Option<usize>,
@@ -39,11 +41,11 @@ struct Balance<'a> {
 struct Candidate {
     domains: Vec<usize>,
     threshold: i64,
-    /// Domains of the preferred level that would be used.
+    /// Number of domains of the preferred level that would be used.
     used: usize,
 }
 
-/// Finds a balanced choice of domains. `None` if the ordinary search must be used.
+/// Finds a balanced placement. `None` if there is none; the ordinary search then decides.
 pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Option<Balanced> {
     let groups: Vec<Vec<usize>> = match wanted.level {
         0 => vec![tree.level_domains(0).collect()],
@@ -103,8 +105,8 @@ impl Balance<'_> {
         if threshold < least {
             return None;
         }
-        // The leader may go to different domains at the two levels. Then a lower threshold, with
-        // fewer slices per domain, leaves capacity for it.
+        // The leader may go to different domains at the two levels. A lower threshold, with fewer
+        // slices per domain, then leaves capacity for the leader.
         let beside_leader = greedy.leader.and(greedy.last).map(|last| self.capacities[last].slices_with_leader);
         let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
         let untried = beside_leader.map(|lower| (lower, self.capacities.clone()));
@@ -142,7 +144,7 @@ impl Balance<'_> {
         (remaining <= 0).then_some(greedy)
     }
 
-    /// Number of slices that every used domain could get.
+    /// Number of slices that each used domain can get.
     fn threshold(&self, greedy: &Greedy) -> i64 {
         let mut threshold = self.wanted.slices() / i64::try_from(greedy.used.max(1)).unwrap_or(i64::MAX);
         if let Some(leader) = greedy.leader {
@@ -154,8 +156,8 @@ impl Balance<'_> {
         threshold
     }
 
-    /// Drops domains that cannot take as many slices as the threshold: first those below the given
-    /// domains, then the domains themselves.
+    /// Drops domains with capacity for fewer slices than the threshold: first the children of the
+    /// given domains, if slices go deeper, then the domains themselves.
     fn prune(&mut self, domains: &[usize], threshold: i64) {
         for &id in domains {
             if self.wanted.level < self.wanted.slice_level {
@@ -179,7 +181,8 @@ impl Balance<'_> {
     }
 
     /// The smallest set of domains that can take all pods. Among sets of equal size, the one with
-    /// the least spare capacity.
+    /// the least spare capacity. With `by_entropy`, domains with evenly spread capacity come first
+    /// among otherwise equal sets.
     fn smallest_set(&self, domains: &[usize], by_entropy: bool) -> Option<Vec<usize>> {
         let size = self.greedy(domains)?.used;
         let needed = self.wanted.slices();
@@ -187,8 +190,8 @@ impl Balance<'_> {
         if by_entropy {
             order.sort_by(|a, b| self.entropy(*b).total_cmp(&self.entropy(*a)).then(a.cmp(b)));
         }
-        // Per number of domains: for each (leader placed, slices they hold), the first domains that
-        // were found.
+        // Indexed by number of domains. The key is whether the leader is placed, and the number of
+        // slices held. The value is the first set of domains found for this key.
         type Found = BTreeMap<(bool, i64), Rc<Chain>>;
         let mut found: Vec<Found> = vec![Found::new(); size + 1];
         found[0].insert((false, 0), Rc::new(Chain { domain: usize::MAX, before: None }));
@@ -221,7 +224,7 @@ impl Balance<'_> {
         Some(chosen)
     }
 
-    /// How evenly a domain's capacity is spread over its children.
+    /// Entropy of a domain's capacity over its children, in bits: higher if spread more evenly.
     fn entropy(&self, id: usize) -> f64 {
         let slices = self.tree.domains[id].children.clone().map(|child| self.capacities[child].slices);
         #[expect(clippy::cast_precision_loss, reason = "slices in one domain are far below 2^52")]
@@ -230,7 +233,8 @@ impl Balance<'_> {
         parts.iter().map(|part| part / total).map(|share| -share * share.log2()).sum()
     }
 
-    /// Gives every domain the threshold, and the remainder to the domains in order.
+    /// Gives every domain `threshold` slices, and the remaining slices to the domains in order.
+    /// `None` if slices or the leader are left over.
     fn distribute(&self, domains: &[usize], threshold: i64) -> Option<Vec<Share>> {
         let count = i64::try_from(domains.len()).ok()?;
         let mut extra = self.wanted.slices() - count * threshold;
@@ -252,7 +256,7 @@ impl Balance<'_> {
     }
 }
 
-/// Domains that were taken one after the other.
+/// A set of domains as a linked list that begins with the last one. `usize::MAX` marks its end.
 struct Chain {
     domain: usize,
     before: Option<Rc<Chain>>,

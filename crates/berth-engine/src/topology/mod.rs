@@ -5,8 +5,8 @@
 //! columns of [`amounts`]. [`count`] and [`placement`] find domains for pods, [`count_cache`]
 //! caches counts, [`balanced`] finds evenly filled domains, [`replace`] repairs a placement that
 //! lost a node, [`request`] turns the pod sets of an assignment into a placement request, and
-//! [`assign`] carries it out. The usage is that of the workloads that hold quota. A change can be
-//! tried after a mark in the undo log and rolled back to that mark, as in the quota tree.
+//! [`assign`] carries it out. Workloads count as usage while they hold quota. Changes can be tried
+//! after a mark in the undo log and rolled back to that mark, as in the quota tree.
 
 pub(crate) mod amounts;
 pub(crate) mod assign;
@@ -35,7 +35,7 @@ use nodes::{NodeIx, Nodes};
 use placement::Wanted;
 use tree::{FlavorTree, claim, domain_of, is_node_level};
 
-/// The resource of which every pod uses one.
+/// The resource `pods`: every pod uses 1.
 pub(crate) const PODS: &str = "pods";
 
 /// Pods in topology domains.
@@ -48,7 +48,7 @@ pub(crate) struct Places {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PlacedPods {
     pub flavor: FlavorId,
-    /// Row in which their usage is counted.
+    /// Row of the ledger that counts the usage of these pods.
     pub row: RowId,
     pub demand: Demand,
     pub count: i64,
@@ -59,7 +59,7 @@ impl Places {
         self.list.is_empty()
     }
 
-    /// The places of `self` without those in the other list (§5.8).
+    /// The pods of `self` that are not in `held` (§5.8).
     #[must_use]
     pub fn without(&self, held: &Places) -> Places {
         let mut left = self.clone();
@@ -93,15 +93,16 @@ pub(crate) struct Topologies {
     topologies: BTreeMap<Name, Topology>,
     nodes: Nodes,
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
-    /// The tree of each flavor whose tree was ever needed.
+    /// The trees built so far, by flavor.
     trees: HashMap<FlavorId, FlavorTree>,
     /// Per flavor, the nodes that joined, left or changed their domain since its tree was last
     /// read.
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
-    /// Cached counts.
+    /// Number of pods that fit into each domain, as counted in earlier searches.
     counts: CountCache,
-    /// Number of changes in the capacity of nodes that stayed in their domain.
+    /// Number of capacity changes of nodes that stayed in their domain. Cached counts of empty
+    /// nodes are valid while it stays the same.
     offers: u64,
     /// True if usage of a node counts in all flavors that it serves
     /// (`TASHandleOverlappingFlavors`).
@@ -116,7 +117,7 @@ impl Topologies {
         topologies
     }
 
-    /// Makes every row as wide as there are columns.
+    /// Widens every row to the number of columns.
     fn widen(&mut self) {
         let width = self.columns.width();
         self.nodes.widen(width);
@@ -130,7 +131,7 @@ impl Topologies {
         self.topologies.contains_key(name)
     }
 
-    /// The levels of a topology.
+    /// The levels of a topology, top level first; `None` if the topology does not exist.
     pub fn levels(&self, name: &Name) -> Option<&[Name]> {
         self.topologies.get(name).map(|topology| topology.levels.as_slice())
     }
@@ -156,7 +157,7 @@ impl Topologies {
         };
     }
 
-    /// Stores a node's newest state. True if the change can affect where pods fit.
+    /// Stores a node's newest state. True if it differs from the stored state.
     pub fn upsert_node(&mut self, node: Node) -> bool {
         if self.nodes.by_name(&node.name) == Some(&node) {
             return false;
@@ -226,8 +227,8 @@ impl Topologies {
         true
     }
 
-    /// Returns the domains of a flavor and builds the tree if needed; `None` if the flavor has no
-    /// topology or the topology does not exist.
+    /// The current tree of a flavor's domains, built or updated if needed. `None` if the flavor has
+    /// no topology or the topology does not exist.
     pub fn tree(&mut self, flavor: FlavorId) -> Option<&FlavorTree> {
         let moved = if self.moved.is_empty() { None } else { self.moved.remove(&flavor) };
         if self.trees.contains_key(&flavor) && moved.is_none() {
@@ -260,7 +261,8 @@ impl Topologies {
         self.trees.get(&flavor)
     }
 
-    /// The leaf of a tree that has the `values` of an assignment's domain, if it exists.
+    /// The leaf for a domain of an assignment with these `values`; `None` if the tree has no such
+    /// leaf.
     pub fn leaf(&self, tree: &FlavorTree, flavor: FlavorId, values: &[Name]) -> Option<usize> {
         let claim = claim(flavor, tree.node_level && self.overlapping, tree.leaf_values(values));
         tree.leaf_of_row(self.ledger.find(&claim)?)
@@ -349,15 +351,15 @@ impl Topologies {
         }
     }
 
-    /// Requests of each pod of a place, without the implied request for one of `pods`.
+    /// Requests of one pod, without its implied request for the resource `pods`.
     #[cfg(feature = "lab")]
     pub fn requests(&self, demand: &Demand) -> ResourceList {
         demand.requests(&self.columns)
     }
 
-    /// Usage of each domain of a flavor by workloads, by the name that assignments use. Unused
-    /// domains are omitted. With overlapping flavors, a node's usage is the same in every flavor
-    /// that it serves (§14.1).
+    /// Usage of workloads per domain of a flavor. The keys are the domains' values, as in
+    /// assignments. Unused domains are omitted. With overlapping flavors, a node's usage is the
+    /// same in every flavor that it serves (§14.1).
     #[cfg(feature = "lab")]
     pub fn used_domains(&mut self, flavor: FlavorId) -> BTreeMap<Vec<Name>, ResourceList> {
         self.tree(flavor);
@@ -370,7 +372,7 @@ impl Topologies {
         used.filter(|(_, amounts): &(_, ResourceList)| !amounts.is_empty()).collect()
     }
 
-    /// Replaces the usage of a node through all flavors.
+    /// Sets the usage of a node, summed over all flavors.
     #[cfg(feature = "lab")]
     pub fn set_host_usage(&mut self, host: Name, usage: &ResourceList) {
         let cells = self.columns.cells(usage);
@@ -391,8 +393,8 @@ impl Topologies {
         }
     }
 
-    /// True if the pods fit into the free capacity of their domains (§5.7), with the overlay's
-    /// usage.
+    /// True if the pods fit into the free capacity of their domains (§5.7), without the capacity
+    /// that the overlay uses.
     pub fn has_capacity(&mut self, places: &Places, overlay: &Overlay) -> bool {
         let mut order: Vec<&PlacedPods> = places.list.iter().collect();
         order.sort_by_key(|place| place.row);

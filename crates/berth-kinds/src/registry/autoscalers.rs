@@ -1,9 +1,9 @@
 //! Conversion of HorizontalPodAutoscalers between `autoscaling/v2`, which is stored, and `v1`. v1
-//! has a field for only one metric: the CPU usage of pods in percent of their requests. Objects of
-//! v1 have everything else in annotations, so that a client can read an object and write it back
-//! without a loss.
+//! has a field for only one metric: the CPU usage of pods in percent of their requests. Annotations
+//! of v1 objects contain everything else, so that a client can read an object and write it back
+//! without loss.
 //!
-//! Names of the annotations and the form of metrics in them are those of Kubernetes'
+//! The names of the annotations and the encoding of metrics in them are those of Kubernetes'
 //! `autoscaling/v1` API.
 
 use berth_apimachinery::meta;
@@ -19,7 +19,7 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
-/// All annotations of the conversion. They are never stored.
+/// All annotations of the conversion. They are removed when a v1 object is converted to v2.
 const ANNOTATIONS: [&str; 4] = [METRICS, BEHAVIOR, CURRENT_METRICS, CONDITIONS];
 
 /// Target CPU utilization of an autoscaler without metrics, in percent.
@@ -251,7 +251,7 @@ fn metric_to_v2(metric: &Value, side: Side) -> Option<Value> {
     }
     let amount = &mut source[side.name()];
     meta::map_mut(amount);
-    // In v1 the amount is required: zero next to an average means an absent amount.
+    // v1 requires the amount: zero beside an average means that no amount is set.
     if amount["value"] == "0" && !amount["averageValue"].is_null() {
         meta::map_mut(amount).remove("value");
     }

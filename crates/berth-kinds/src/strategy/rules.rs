@@ -15,7 +15,7 @@ pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// The items of a list; none if it is absent.
+/// The items of a list; empty if the list is absent.
 pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -25,7 +25,7 @@ pub(super) fn number(value: &Value, field: &str) -> i64 {
     value[field].as_i64().unwrap_or_default()
 }
 
-/// Reports an error if a string field is empty. Returns whether it has content.
+/// Reports an error if a string field is empty or absent. Returns true if it is set.
 pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Error>) -> bool {
     let missing = text(value, field).is_empty();
     if missing {
@@ -34,7 +34,7 @@ pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut
     !missing
 }
 
-/// Reports an error for each message of a name check.
+/// Reports each problem that a name check finds.
 pub(super) fn named(name: &str, check: NameCheck, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.extend(check(name).into_iter().map(|message| Error::invalid(path, name, message)));
 }
@@ -46,7 +46,7 @@ pub(super) fn supported(value: &Value, field: &str, known: &[&str], path: &Path<
     }
 }
 
-/// Reports errors if a number is set and is not a user or group id.
+/// Reports errors if a number is not a valid user or group ID. Absent values are valid.
 pub(super) fn id(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(id) = value.as_i64() {
         errors.extend(names::is_user_id(id).into_iter().map(|message| Error::invalid(path, id, message)));

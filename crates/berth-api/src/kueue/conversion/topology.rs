@@ -1,5 +1,5 @@
-//! The two encodings of a topology assignment: domain by domain in v1beta1, in slices with shared
-//! prefixes in v1beta2.
+//! The two encodings of a topology assignment: v1beta1 lists the domains, v1beta2 has slices of
+//! domains with common prefixes.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::ConversionError;
 /// Maximum number of domains of a slice, from the schema of v1beta2.
 const SLICE_DOMAINS_MAX: usize = 100_000;
 /// Maximum number of domains of a flattened assignment: ten times the nodes of the largest
-/// clusters. A slice of universal values can claim two billion domains in a few bytes.
+/// clusters. A slice of universal values can declare two billion domains in a few bytes.
 const DOMAINS_MAX: usize = 1_000_000;
 /// Maximum length of a prefix or suffix in characters, from the schema of v1beta2.
 const AFFIX_MAX: usize = 63;
@@ -41,7 +41,8 @@ pub(super) fn compress(assignment: &Value, field: &str) -> Result<Value, Convers
     Ok(json!({ "levels": levels, "slices": slices }))
 }
 
-/// One value for all domains, or the parts between the longest common prefix and suffix.
+/// Encodes the values of one level: one value for all domains, or the longest common prefix and
+/// suffix with the parts between them.
 fn level_values(values: &[&str]) -> Value {
     let first = values.first().copied().unwrap_or_default();
     if values.iter().all(|value| *value == first) {
@@ -142,7 +143,7 @@ impl<'a> Column<'a> {
         }
         let field = format!("{field}.individual");
         let Some(individual) = column.get("individual") else {
-            return Err(ConversionError::field(field, "expected this or universal, got neither"));
+            return Err(ConversionError::field(field, "expected individual or universal, got neither"));
         };
         let roots = list(individual, "roots", &field)?;
         if roots.len() != count {

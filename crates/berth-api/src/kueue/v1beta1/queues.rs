@@ -188,19 +188,19 @@ pub struct ClusterQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavors_usage: Vec<FlavorUsage>,
-    /// Workloads waiting for quota.
+    /// Number of workloads that wait for quota.
     #[schemars(extend("x-optional" = true))]
     pub pending_workloads: i32,
-    /// Workloads holding quota, admitted or not.
+    /// Number of workloads that hold quota, admitted or not.
     #[schemars(extend("x-optional" = true))]
     pub reserving_workloads: i32,
-    /// Workloads admitted and not finished.
+    /// Number of admitted workloads that have not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
     /// No longer written. v1beta2 does not have this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_workloads_status: Option<ClusterQueuePendingWorkloadsStatus>,
-    /// Share in the cohort, with fair sharing.
+    /// Share in the cohort, if fair sharing is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
@@ -210,11 +210,11 @@ pub struct ClusterQueueStatus {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueuePendingWorkloadsStatus {
-    /// The workloads in order.
+    /// The workloads in the order in which they are tried.
     #[serde(rename = "clusterQueuePendingWorkload", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-list" = "atomic"))]
     pub head: Vec<ClusterQueuePendingWorkload>,
-    /// When the list changed last.
+    /// Time of the last change of the list.
     #[schemars(schema_with = "schema::time")]
     pub last_change_time: Time,
 }
@@ -242,12 +242,12 @@ schema_root! {
     }
 }
 
-/// Quota and place of a [`Cohort`].
+/// Quota and parent of a [`Cohort`].
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortSpec {
-    /// Parent cohort. Empty: this is a root.
+    /// Name of the parent cohort. Empty: this cohort is a root.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub parent_name: String,
@@ -265,7 +265,7 @@ pub struct CohortSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortStatus {
-    /// Share in the parent, with fair sharing.
+    /// Share in the parent cohort, if fair sharing is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
@@ -291,13 +291,13 @@ pub struct LocalQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// Workloads waiting for quota.
+    /// Number of workloads that wait for quota.
     #[schemars(extend("x-optional" = true))]
     pub pending_workloads: i32,
-    /// Workloads holding quota, admitted or not.
+    /// Number of workloads that hold quota, admitted or not.
     #[schemars(extend("x-optional" = true))]
     pub reserving_workloads: i32,
-    /// Workloads admitted and not finished.
+    /// Number of admitted workloads that have not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
     /// Quota reserved by this queue's workloads, per flavor and resource.
@@ -337,7 +337,7 @@ pub struct LocalQueueFlavorStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::unchecked_node_taints")]
     pub node_taints: Vec<Taint>,
-    /// Its topology.
+    /// Topology of the flavor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<TopologyInfo>,
 }

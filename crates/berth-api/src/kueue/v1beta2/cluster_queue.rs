@@ -369,16 +369,16 @@ pub struct ClusterQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavors_usage: Vec<FlavorUsage>,
-    /// Workloads waiting for quota.
+    /// Number of workloads that wait for quota.
     #[schemars(extend("x-optional" = true))]
     pub pending_workloads: i32,
-    /// Workloads holding quota, admitted or not.
+    /// Number of workloads that hold quota, admitted or not.
     #[schemars(extend("x-optional" = true))]
     pub reserving_workloads: i32,
-    /// Workloads admitted and not finished.
+    /// Number of admitted workloads that have not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
-    /// Share in the cohort, with fair sharing.
+    /// Share in the cohort, if fair sharing is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }

@@ -22,12 +22,12 @@ custom_resource! {
 }
 always_written!(CohortSpec);
 
-/// Quota and place of a [`Cohort`].
+/// Quota and parent of a [`Cohort`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortSpec {
-    /// Parent cohort. Empty: this is a root.
+    /// Name of the parent cohort. Empty: this cohort is a root.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub parent_name: String,
@@ -45,7 +45,7 @@ pub struct CohortSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortStatus {
-    /// Share in the parent, with fair sharing.
+    /// Share in the parent cohort, if fair sharing is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }

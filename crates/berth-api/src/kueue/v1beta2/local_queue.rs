@@ -51,13 +51,13 @@ pub struct LocalQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// Workloads waiting for quota.
+    /// Number of workloads that wait for quota.
     #[schemars(extend("x-optional" = true))]
     pub pending_workloads: i32,
-    /// Workloads holding quota, admitted or not.
+    /// Number of workloads that hold quota, admitted or not.
     #[schemars(extend("x-optional" = true))]
     pub reserving_workloads: i32,
-    /// Workloads admitted and not finished.
+    /// Number of admitted workloads that have not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
     /// Quota reserved by this queue's workloads, per flavor and resource.

@@ -1,4 +1,4 @@
-//! The rules that a RayService must follow.
+//! Validation of RayServices.
 //!
 //! Source: the documentation and tests of KubeRay 1.7.
 
@@ -19,7 +19,7 @@ use crate::ray::yaml;
 /// Annotation with the time within which a service must become ready: a Go duration or a number of
 /// seconds.
 pub const INITIALIZING_TIMEOUT: &str = "ray.io/initializing-timeout";
-/// Maximum length of a RayService's name. The names of its clusters have six characters more.
+/// Maximum length of a RayService's name. The names of its RayClusters are six characters longer.
 const NAME_MAX: usize = CLUSTER_NAME_MAX - 6;
 
 /// Checks name, annotations and spec of a RayService.
@@ -47,7 +47,7 @@ fn metadata(name: &str, annotations: &BTreeMap<String, String>) -> Result<(), St
     initializing_timeout(annotations).map(drop)
 }
 
-/// The time within which a service must become ready, if it is limited.
+/// The time within which a service must become ready; `None` without a limit.
 ///
 /// # Errors
 /// The annotation is neither a positive Go duration nor a positive number of seconds.

@@ -1,4 +1,5 @@
-//! JAX: the coordinator of `jax.distributed.initialize`.
+//! JAX: the coordinator, the number of processes and the pod's index, as
+//! `jax.distributed.initialize` needs them.
 
 use k8s_openapi::api::core::v1::PodSpec;
 

@@ -1,5 +1,5 @@
-//! PyTorch: `torch.distributed` by `MASTER_ADDR` and its kin, `torchrun` by the variables `PET_*`,
-//! and an init container of workers that waits for the master's name.
+//! PyTorch: `MASTER_ADDR` and the other variables of `torch.distributed`, and the variables `PET_*`
+//! of `torchrun`. Workers get an init container that waits until the master's name has an address.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::training::types::{ElasticPolicy, Job, Replica};
 
 /// Image of the init container.
 const INIT_IMAGE: &str = "alpine:3.10";
-/// Number of times that the init container looks the name up, two seconds apart.
+/// Maximum number of times that the init container looks up the name, at intervals of 2 seconds.
 const INIT_TRIES: u32 = 100;
 
 pub(super) fn complete(job: &Job<'_>, replica: &Replica, index: i32, pod: &mut PodSpec) -> Result<(), String> {
@@ -76,8 +76,8 @@ fn elastic_variables(job: &Job<'_>, elastic: &ElasticPolicy) -> Result<Vec<(&'st
     Ok(variables)
 }
 
-/// The init container, which ends when the name of the master's Service has an address. Some images
-/// have `getent`, others `nslookup`.
+/// The init container. It ends when the name of the master's Service has an address, and fails
+/// after [`INIT_TRIES`]. Some images have `getent`, others `nslookup`.
 fn wait_for(master: &str) -> Container {
     let script = format!(
         "for try in $(seq {INIT_TRIES}); do if getent hosts {master} || nslookup {master}; then exit 0; fi; \
