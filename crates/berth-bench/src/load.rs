@@ -51,7 +51,8 @@ pub struct Options {
     /// Number of running pods to create in addition to the load, to measure their cost.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pods: usize,
-    /// With --hold: stop once all workloads wait. Measures memory and drains no queue.
+    /// With --hold: end once all workloads wait, and do not release the queues. Measures the memory
+    /// of waiting workloads.
     #[arg(long, requires = "hold")]
     only_wait: bool,
     /// Format of the report.

@@ -25,12 +25,15 @@ struct Figures {
 
 /// Writes the metrics of this process.
 pub fn write(exposition: &mut Exposition) {
-    const CPU: Family = Family::counter("process_cpu_seconds_total", "CPU time of this process");
-    const STARTED: Family = Family::gauge("process_start_time_seconds", "Start of this process, since 1970");
-    const RESIDENT: Family = Family::gauge("process_resident_memory_bytes", "Memory of this process");
-    const VIRTUAL: Family = Family::gauge("process_virtual_memory_bytes", "Virtual memory of this process");
+    const CPU: Family = Family::counter("process_cpu_seconds_total", "CPU time of this process, in seconds");
+    const STARTED: Family =
+        Family::gauge("process_start_time_seconds", "Start time of this process, in seconds since 1970");
+    const RESIDENT: Family =
+        Family::gauge("process_resident_memory_bytes", "Resident memory of this process, in bytes");
+    const VIRTUAL: Family = Family::gauge("process_virtual_memory_bytes", "Virtual memory of this process, in bytes");
     const FILES: Family = Family::gauge("process_open_fds", "Open file descriptors of this process");
-    const FILES_MAX: Family = Family::gauge("process_max_fds", "Maximum number of open file descriptors");
+    const FILES_MAX: Family =
+        Family::gauge("process_max_fds", "Maximum number of open file descriptors of this process");
     let Some(it) = read(Path::new("/proc")) else { return };
     for (family, value) in [
         (CPU, it.cpu_seconds),

@@ -97,14 +97,15 @@ impl Work {
 fn work_queue(exposition: &mut Exposition, name: &str, figures: &Figures, load: &Load) {
     const DEPTH: Family = Family::gauge("workqueue_depth", "Keys of a work queue that are due");
     const ADDS: Family = Family::counter("workqueue_adds_total", "Keys that became due in a work queue");
-    const RETRIES: Family = Family::counter("workqueue_retries_total", "Retries of a work queue");
+    const RETRIES: Family =
+        Family::counter("workqueue_retries_total", "Retries of keys of a work queue after an error");
     const UNFINISHED: Family =
-        Family::gauge("workqueue_unfinished_work_seconds", "Sum of the ages of the running reconciles");
+        Family::gauge("workqueue_unfinished_work_seconds", "Sum of the ages of the running reconciles, in seconds");
     const LONGEST: Family =
-        Family::gauge("workqueue_longest_running_processor_seconds", "Age of the oldest running reconcile");
+        Family::gauge("workqueue_longest_running_processor_seconds", "Age of the oldest running reconcile, in seconds");
     const WAITS: Family =
         Family::histogram("workqueue_queue_duration_seconds", "Time from a key's due time to its reconcile");
-    const WORK: Family = Family::histogram("workqueue_work_duration_seconds", "Duration of the work on a key");
+    const WORK: Family = Family::histogram("workqueue_work_duration_seconds", "Duration of the reconcile of a key");
     let labels = [("name", name), ("controller", name)];
     let sum: Duration = load.running.iter().sum();
     let longest = load.running.iter().max().copied().unwrap_or_default();

@@ -28,11 +28,11 @@ pub struct LogOptions {
     /// 3 and 4 debug, higher ones trace. It has precedence over BERTH_LOG.
     #[arg(long = "zap-log-level", value_name = "LEVEL", value_parser = level)]
     level: Option<Level>,
-    /// Form of the log: text (console), or one JSON object per line with the keys level, ts, logger
-    /// and msg.
+    /// Format of the log: text (console), or one JSON object per line with the keys level, ts,
+    /// logger and msg.
     #[arg(long = "zap-encoder", value_name = "FORM", value_enum)]
     form: Option<Form>,
-    /// Form of the times in the log.
+    /// Format of the times in the log.
     #[arg(long = "zap-time-encoding", value_name = "FORM", value_enum)]
     time: Option<TimeForm>,
     /// Log text at level debug, unless the options above say otherwise.
@@ -76,14 +76,14 @@ fn level(text: &str) -> Result<Level, String> {
     }
 }
 
-/// Form of a log's lines.
+/// Format of a log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     Console,
     Json,
 }
 
-/// Form of the times in a log.
+/// Format of the times in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum TimeForm {
     /// Seconds since 1970.

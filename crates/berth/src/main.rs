@@ -117,7 +117,7 @@ enum Command {
     Jobs(batch::lists::JobsOptions),
     /// List the nodes: state, and what the pods on them request.
     Nodes(batch::nodes::Options),
-    /// Show queues, jobs, nodes and events on the terminal, live. ? lists the keys.
+    /// Show queues, jobs, nodes and events on the terminal, live. The key ? lists all keys.
     Top(top::Options),
     /// Submit a command as a queued Job.
     Submit(batch::submit::Options),
@@ -135,10 +135,10 @@ enum Command {
     /// Create a ClusterQueue, LocalQueue or ResourceFlavor.
     #[command(subcommand)]
     Create(kueuectl::create::Create),
-    /// Put a queue or Workload on hold.
+    /// Stop a queue or Workload until it is resumed.
     #[command(subcommand)]
     Stop(kueuectl::stop::Stop),
-    /// Resume a queue or Workload that was put on hold.
+    /// Resume a stopped queue or Workload.
     #[command(subcommand)]
     Resume(kueuectl::stop::Resume),
     /// Delete Workloads with their jobs, or other objects with kubectl.

@@ -99,8 +99,10 @@ impl KubeState {
     }
 }
 
-const LEFT_OUT: Family =
-    Family::gauge("berth_kube_state_objects_left_out", "Objects without series, because there are too many objects");
+const LEFT_OUT: Family = Family::gauge(
+    "berth_kube_state_objects_left_out",
+    "Pods and Jobs without series, because there are too many, by kind",
+);
 
 /// Passes at most `max` objects to `write`: those that have not ended, then the last ones that
 /// ended. Returns the number of the other ones.

@@ -56,7 +56,7 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
         && let Some(node) = preemptible.iter().find(|name| fits_as_it_is(pod, cluster, name))
     {
         return Preemption::Impossible(format!(
-            "preemption: not eligible due to devices of ended pods that node {node} will have free."
+            "preemption: not eligible because ended pods release the needed devices on node {node}."
         ));
     }
     let mut best: Option<(Cost, String, Vec<Arc<PodInfo>>)> = None;

@@ -28,8 +28,8 @@ pub trait VolumeFolders: Debug + Send + Sync + 'static {
 /// Why a volume's folder was not created or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The volume's name is not a file name.
-    #[error("the name \"{0}\" of the volume is not a file name")]
+    /// The volume's name is not a valid file name.
+    #[error("the name \"{0}\" of the volume is not a valid file name")]
     Name(String),
     /// The volume's path differs from that of its folder.
     #[error("the volume's path is {path}, but its folder must be {folder}")]

@@ -69,7 +69,8 @@ pub(super) fn validate(resources: &Resources, gates: &Gates) -> Vec<Error> {
             }
             let known = counted_of.entry(class).or_default();
             if !known.is_empty() && !can_share(known, &counted) {
-                let detail = "another mapping counts this device class, and the two cannot be combined: both must count counters or both capacities, and none of them twice";
+                let detail = "device class is already in another mapping: both mappings must count counters or both \
+                              must count capacities, and no counter or capacity may be counted twice";
                 errors.push(Error::invalid(&at, class.as_str(), detail));
             }
             known.extend(counted.iter().cloned());

@@ -211,9 +211,9 @@ fn of_workload<J>(step: &Step<J>, stores: &Stores) -> Option<Consequence> {
     match step {
         Step::DeleteWorkload(gone) if status::is_finished(gone) => None,
         Step::DeleteWorkload(gone) if status::has_quota_reservation(gone) => {
-            about(gone, Change::DeleteWorkload, "it does not match its job".to_owned())
+            about(gone, Change::DeleteWorkload, "the Workload does not match its job".to_owned())
         }
-        Step::DeleteWorkload(gone) => about(gone, Change::Requeue, "it does not match its job".to_owned()),
+        Step::DeleteWorkload(gone) => about(gone, Change::Requeue, "the Workload does not match its job".to_owned()),
         Step::PatchWorkloadStatus(after) => {
             let before = stores.workloads.get(&ObjectKey::of(after.as_ref()))?;
             let message = |type_: &str| {

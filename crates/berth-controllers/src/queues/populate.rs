@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use crate::selector;
 
-/// Label of LocalQueues that a program made.
+/// Label of LocalQueues that a program created.
 pub const AUTO_GENERATED: &str = "kueue.x-k8s.io/auto-generated";
 
 /// How LocalQueues are named.
@@ -22,12 +22,12 @@ pub enum Naming {
     AsClusterQueue,
 }
 
-/// What is to be done for the namespaces.
+/// The LocalQueues to create, and those that cannot be created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Population {
     /// LocalQueues that are missing.
     pub missing: Vec<LocalQueue>,
-    /// Why others cannot be made.
+    /// Reasons why other LocalQueues cannot be created.
     pub conflicts: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub fn population(
 ) -> Population {
     let mut known: BTreeMap<ObjectKey, String> =
         existing.iter().map(|queue| (ObjectKey::of(queue), queue.spec.cluster_queue.clone())).collect();
-    let made: BTreeSet<ObjectKey> = known.keys().cloned().collect();
+    let existed: BTreeSet<ObjectKey> = known.keys().cloned().collect();
     let mut population = Population::default();
     let living = namespaces.iter().filter(|namespace| namespace.metadata.deletion_timestamp.is_none());
     for namespace in living.filter(|namespace| selector::matches(selector, namespace.labels())) {
@@ -59,7 +59,7 @@ pub fn population(
             match known.get(&key) {
                 Some(other) if *other == queue.name_any() => {}
                 Some(other) => {
-                    let which = if made.contains(&key) { "exists" } else { "is made" };
+                    let which = if existed.contains(&key) { "exists" } else { "is created" };
                     population.conflicts.push(format!(
                         "namespace {} gets no LocalQueue for ClusterQueue {}: LocalQueue {name} {which} for ClusterQueue {other}",
                         namespace.name_any(),

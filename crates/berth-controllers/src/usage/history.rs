@@ -87,8 +87,8 @@ pub fn why_preempted(history: &WorkloadHistory) -> Result<String, String> {
     }
     match history.stays.iter().any(|stay| stay.state == StayState::Preempted) {
         true => Err(format!(
-            "{name} was preempted, but the decision is not known any more; run the controllers with --decision-journal, \
-             or with a larger --decision-journal-max-size"
+            "{name} was preempted, but the decision is no longer recorded; run the controllers with \
+             --decision-journal, or with a larger --decision-journal-max-size"
         )),
         false => Err(format!("{name} was not preempted; `berth history` shows what happened to it")),
     }

@@ -99,7 +99,8 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Pl
     {
         let message = format!(
             "{} was not set at creation because the controllers were unavailable, and it cannot be set later. The queue sends \
-             jobs to other clusters, but this job is queued for this cluster. To send it, delete it and create it again",
+             jobs to other clusters, but this job is queued for this cluster. To send the job to \
+             another cluster, delete it and create it again",
             steps.join(".")
         );
         event = Some(PlannedEvent::warning(events::MANAGED_BY_MISSING, message));

@@ -46,8 +46,8 @@ pub(super) fn validate(account: Account<'_>, object: &Value, old: Option<&Value>
     let metadata = Path::new("metadata");
     let list = metadata.child("ownerReferences");
     let detail = format!(
-        "{} is not among the accounts that may make an object part of a {} (integrations.ownerReferenceWriters of the \
-         controllers' configuration); remove the reference, or set its controller field to false",
+        "{} may not make a {} the controller of an object (integrations.ownerReferenceWriters of the controllers' \
+         configuration lists the accounts that may); remove the reference, or set its controller field to false",
         account.name, reference.kind
     );
     Some(Error::forbidden(&list.index(index), detail))
@@ -90,7 +90,7 @@ mod tests {
         config.integrations.owner_reference_writers =
             Some(Accounts { users: vec!["operator".to_owned()], groups: vec!["controllers".to_owned()] });
         let why = refused(&config, "tenant", &["tenants"], &child, None).expect("refused");
-        assert!(why.starts_with("metadata.ownerReferences[1]: Forbidden: tenant is not among the accounts"), "{why}");
+        assert!(why.starts_with("metadata.ownerReferences[1]: Forbidden: tenant may not make a "), "{why}");
         for (name, groups) in
             [("operator", &["x"][..]), ("c", &["controllers"]), ("a", &["system:masters"]), (rights::USER, &[])]
         {

@@ -29,7 +29,7 @@ pub struct Options {
     /// Where the state comes from.
     #[command(flatten)]
     pub source: SourceOptions,
-    /// Make forecasts within this trace, and compare them with what happened then.
+    /// Make forecasts within this trace, and compare them with the starts of jobs in its replay.
     #[arg(long, value_name = "TRACE", help_heading = "Backtest")]
     pub backtest: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Backtest")]

@@ -18,7 +18,7 @@ pub struct Options {
     /// Format of the report.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-    /// List the objects that work the same, too.
+    /// Also list the objects that work the same with Berth.
     #[arg(long)]
     all: bool,
     /// Exit with 1 if an object or a decision has this verdict or a worse one.

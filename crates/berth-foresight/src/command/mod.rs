@@ -57,7 +57,7 @@ pub struct Common {
     /// Maximum number of jobs.
     #[arg(long, value_name = "JOBS")]
     limit: Option<usize>,
-    /// Jobs arrive this many times as fast.
+    /// Factor by which jobs arrive faster than in the trace.
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     scale: Option<f64>,
     /// Maximum number of pods of a job. A job with more pods gets fewer and larger ones.

@@ -22,8 +22,8 @@ pub struct SourceOptions {
     /// The configuration file of the controllers, unless it is the default.
     #[arg(long, value_name = "FILE")]
     configuration: Option<PathBuf>,
-    /// Run time of the jobs about which nothing is known, such as 30m or 8h. Without it, they count
-    /// as endless, and what depends on them is unknown.
+    /// Run time of jobs without any estimate, such as 30m or 8h. Without this option, such jobs
+    /// never end, and the start of jobs that wait for their end is unknown.
     #[arg(long, value_name = "TIME", value_parser = super::duration)]
     run_time: Option<Duration>,
 }

@@ -32,11 +32,11 @@ pub enum BuiltIn {
     BestEffort,
     /// StrictFIFO: a job that does not fit blocks the queue.
     Fifo,
-    /// As best-effort, and a tenant within its quota evicts jobs that borrow it.
+    /// Like best-effort, but a tenant within its quota preempts jobs that borrow this quota.
     Reclaim,
     /// Fair sharing between tenants, with preemption.
     FairSharing,
-    /// As best-effort, without borrowing.
+    /// Like best-effort, without borrowing.
     NoBorrowing,
 }
 

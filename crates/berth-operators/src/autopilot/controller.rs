@@ -431,7 +431,7 @@ impl Agents {
             return Ok(result);
         }
         if !has_succeeded {
-            return Ok(Err(Unavailable("its pod did not run to its end".to_owned())));
+            return Ok(Err(Unavailable("its pod did not complete".to_owned())));
         }
         let request = Request { check: "dcgm".to_owned(), level: LEVEL_INVASIVE, peers: Vec::new() };
         Ok(probe.measure(&request).await)

@@ -7,7 +7,10 @@ use berth_apimachinery::exposition::{Exposition, Family};
 use super::results::OfNode;
 
 /// The metric.
-const CHECKS: Family = Family::gauge("autopilot_health_checks", "Last result of a health check of a node, by device");
+const CHECKS: Family = Family::gauge(
+    "autopilot_health_checks",
+    "Last result of a health check of a node, by device: GB/s for pciebw, else 1 for a failure",
+);
 
 /// Writes the last measurements of all nodes. GB/s for `pciebw`; for other checks 1 if the device
 /// failed.
@@ -63,7 +66,8 @@ mod tests {
             )
         };
         let expected = format!(
-            "# HELP autopilot_health_checks Last result of a health check of a node, by device\n\
+            "# HELP autopilot_health_checks Last result of a health check of a node, by device: GB/s for pciebw, \
+             else 1 for a failure\n\
              # TYPE autopilot_health_checks gauge\n{} 1\n{} 2.1\n{} 24.5\n",
             labels("dcgm", "0"),
             labels("pciebw", "3"),

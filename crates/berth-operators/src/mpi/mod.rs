@@ -264,7 +264,9 @@ impl Controller {
     /// Creates the Secret with a new key pair, or completes one without keys.
     async fn make_keys(&self, facts: &Facts<'_>) -> Result<(), Error> {
         let mut seed = [0; keys::SEED_BYTES];
-        SystemRandom::new().fill(&mut seed).map_err(|_| "the system gave no random numbers for the SSH key")?;
+        SystemRandom::new()
+            .fill(&mut seed)
+            .map_err(|_| "cannot create the SSH key: the system provides no random numbers")?;
         let secret = objects::secret(facts, keys::from_seed(&seed)?);
         let known = owned(self.write_secret.cache(), facts, &facts.secret_name());
         let wanted = match known {

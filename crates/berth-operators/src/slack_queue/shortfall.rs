@@ -139,7 +139,7 @@ impl<'a> OfFlavor<'a> {
         let more = nodes.len().saturating_sub(NODES_NAMED);
         nodes.truncate(NODES_NAMED);
         if more > 0 {
-            nodes.push(format!("{more} more nodes lack some"));
+            nodes.push(format!("{more} more nodes lack capacity"));
         }
         Some((healthy, nodes.join("; ")))
     }
@@ -295,6 +295,8 @@ mod tests {
         let flavors = Flavors::default();
         let cluster = Snapshot { queues: &queues, cohorts: &[], flavors: &flavors, nodes: &nodes, slack_queue: "" };
         let message = &shortfalls(&cluster)["blue"][0].message;
-        assert!(message.ends_with("node n2 (label autopilot.ibm.com/gpuhealth=EVICT) lacks 8; 2 more nodes lack some"));
+        assert!(
+            message.ends_with("node n2 (label autopilot.ibm.com/gpuhealth=EVICT) lacks 8; 2 more nodes lack capacity")
+        );
     }
 }

@@ -209,7 +209,9 @@ impl JobController {
             return Ok(());
         }
         let mut seed = [0; keys::SEED_BYTES];
-        SystemRandom::new().fill(&mut seed).map_err(|_| "the system gave no random numbers for the SSH key")?;
+        SystemRandom::new()
+            .fill(&mut seed)
+            .map_err(|_| "cannot create the SSH key: the system provides no random numbers")?;
         let pair = keys::from_seed(&seed)?;
         let names = ssh_secret_keys().map(str::to_owned);
         let values = [pair.private, pair.public].map(|text| ByteString(text.into_bytes()));

@@ -115,7 +115,8 @@ impl JobMetrics {
 
     /// Writes the metrics.
     pub fn write(&self, exposition: &mut Exposition) {
-        const INFO: Family = Family::gauge("mpi_operator_job_info", "Launchers of MPIJobs");
+        const INFO: Family =
+            Family::gauge("mpi_operator_job_info", "Always 1; the labels name the launcher of an MPIJob");
         let counts = self.0.lock();
         for step in Step::ALL {
             let [training, mpi] = step.families();
@@ -194,7 +195,7 @@ mod tests {
              # HELP mpi_operator_jobs_successful_total Number of MPIJobs that succeeded\n\
              # TYPE mpi_operator_jobs_successful_total counter\n\
              mpi_operator_jobs_successful_total 1\n\
-             # HELP mpi_operator_job_info Launchers of MPIJobs\n\
+             # HELP mpi_operator_job_info Always 1; the labels name the launcher of an MPIJob\n\
              # TYPE mpi_operator_job_info gauge\n\
              mpi_operator_job_info{launcher=\"pi-launcher\",namespace=\"b\"} 1\n"
         );

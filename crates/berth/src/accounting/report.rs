@@ -33,10 +33,11 @@ pub struct Options {
     by: By,
     #[command(flatten)]
     period: PeriodOptions,
-    /// Only this namespace. Default: all namespaces, or the context's if you may not read all.
+    /// Only this namespace. Default: all namespaces, or the context's if you may not read all of
+    /// them.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// All namespaces. It is an error if you may not read all.
+    /// All namespaces. Fails if you may not read all of them.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
     /// Price per hour of a CPU, a GiB of memory or a piece of another resource; may be repeated.

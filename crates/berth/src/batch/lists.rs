@@ -54,8 +54,8 @@ pub struct Filter {
     /// Only jobs of this LocalQueue or ClusterQueue.
     #[arg(short, long)]
     queue: Option<String>,
-    /// Only jobs whose Workloads have these labels, as for kubectl. Which labels of a job its
-    /// Workload gets is configured: integrations.labelKeysToCopy.
+    /// Only jobs whose Workloads have these labels, as for kubectl. A Workload has the labels of
+    /// its job that integrations.labelKeysToCopy of the configuration lists.
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
     selector: Option<String>,
     /// After the list, print a row for each job that changes, is added, or leaves the list.

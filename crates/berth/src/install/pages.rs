@@ -39,7 +39,7 @@ pub struct PagesOptions {
     /// certificate.
     #[arg(long, value_name = "SECRET", requires = "dashboard")]
     dashboard_tls_secret: Option<String>,
-    /// Let readers with a client certificate of the cluster in. The controllers get the right to
+    /// Authenticate readers by client certificates of the cluster. The controllers get the right to
     /// impersonate users and groups.
     #[arg(long, requires = "dashboard")]
     dashboard_impersonation: bool,

@@ -40,8 +40,8 @@ pub struct Options {
     /// With --all: of all namespaces.
     #[arg(short = 'A', long, requires = "all")]
     all_namespaces: bool,
-    /// What happens to the objects that the jobs own, such as pods: they are deleted afterwards, before
-    /// the job, or kept.
+    /// When to delete the objects that a job owns, such as pods: after the job (background), before
+    /// it (foreground), or never (orphan).
     #[arg(long, value_enum, default_value_t = Cascade::Background)]
     cascade: Cascade,
     /// Do not ask before jobs are deleted.

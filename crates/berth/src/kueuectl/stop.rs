@@ -17,13 +17,13 @@ use crate::team::in_words;
 /// The kinds that `berth stop` stops.
 #[derive(Subcommand)]
 pub enum Stop {
-    /// Hold a ClusterQueue: nothing is admitted.
+    /// Stop a ClusterQueue: it admits no workloads.
     #[command(name = "clusterqueue", alias = "cq")]
     ClusterQueue(StopOptions),
-    /// Hold a LocalQueue: nothing is admitted.
+    /// Stop a LocalQueue: none of its workloads is admitted.
     #[command(name = "localqueue", alias = "lq")]
     LocalQueue(StopOptions),
-    /// Hold a Workload. If it runs, it is stopped and queued again when it is resumed.
+    /// Stop a Workload, even if it runs. When it is resumed, it is queued again.
     #[command(name = "workload", aliases = ["wl", "kwl", "kueueworkload", "kueueworkloads"])]
     Workload(NameOptions),
 }
@@ -45,7 +45,7 @@ pub enum Resume {
 /// Options of queues to stop.
 #[derive(Args)]
 pub struct StopOptions {
-    /// Workloads that run continue. Without this option, they are evicted.
+    /// Let running workloads continue. Without this option, they are evicted.
     #[arg(long)]
     keep_already_running: bool,
     #[command(flatten)]

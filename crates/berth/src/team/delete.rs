@@ -40,7 +40,7 @@ pub struct Options {
     /// Print what would be deleted, without deleting it.
     #[arg(long)]
     dry_run: bool,
-    /// Maximum time to wait until the objects are gone, in seconds.
+    /// Maximum time to wait until the objects are deleted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u32,
     /// ClusterRole of the team's users.

@@ -134,10 +134,10 @@ fn try_import(pod: &Pod, queue: &str, view: &View<'_>) -> Result<Fate, String> {
     let name = &local.spec.cluster_queue;
     let cluster_queue = view.stores.cluster_queue(name).ok_or_else(|| format!("ClusterQueue {name} does not exist"))?;
     if let Some(other) = pod.labels().get(labels::QUEUE_NAME).filter(|other| *other != queue) {
-        return Err(format!("the pod names LocalQueue {other}, and the mapping {queue}"));
+        return Err(format!("the pod's label names LocalQueue {other}, but the mapping names {queue}"));
     }
     if let Some(group) = group_name(pod, &view.config.gates()) {
-        return Err(format!("the pod is part of pod group {group}, which is imported by no rule"));
+        return Err(format!("the pod is part of pod group {group}; pods of groups cannot be imported"));
     }
     let mut workload = construct(pod, queue, view)?;
     workload.labels_mut().extend(view.add_labels.clone());
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(refused(json!({})), "no rule of the mapping matches");
         assert_eq!(refused(json!({"src": "b"})), "LocalQueue missing does not exist in namespace ns");
         let elsewhere = json!({"src": "a", "kueue.x-k8s.io/queue-name": "other"});
-        assert_eq!(refused(elsewhere), "the pod names LocalQueue other, and the mapping q");
+        assert_eq!(refused(elsewhere), "the pod's label names LocalQueue other, but the mapping names q");
         let mut gpu = pod(json!({"src": "a"}), "2");
         let requests = json!({"requests": {"nvidia.com/gpu": "1"}});
         gpu.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(requests).unwrap();
