@@ -1,5 +1,7 @@
 //! The query parameters of resource requests, parsed once.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{self, Path};
 use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::percent::decode_component;
@@ -64,13 +66,18 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the raw query string. Unknown parameters are ignored, as upstream; malformed known
-    /// parameters are rejected.
+    /// Parses the raw query string. As in Kubernetes, unknown parameters are ignored, and the first
+    /// value of a repeated parameter is used. Malformed known parameters are rejected.
     pub(crate) fn parse(query: &str) -> Result<Options, Status> {
         let mut options = Options::default();
+        let mut known = HashSet::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(&decode_component(key), &decode_component(value))?;
+            let key = decode_component(key);
+            if !known.contains(&key) {
+                options.set(&key, &decode_component(value))?;
+                known.insert(key);
+            }
         }
         Ok(options)
     }
@@ -258,8 +265,36 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, Sta
         .map_err(|_| Status::bad_request(format!("query parameter {key}: {value:?} is not a number in range")))
 }
 
-/// Parses a boolean parameter: `0`, `f` and `false` are false, every other value is true, also the
-/// empty string.
+/// Parses a boolean parameter as Kubernetes does: `0`, and `false` in any case, are false. Every
+/// other value is true, also the empty string.
 fn boolean(value: &str) -> bool {
-    !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F")
+    value != "0" && !value.eq_ignore_ascii_case("false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_zero_and_the_word_false_are_false() {
+        for (value, expected) in [
+            ("0", false),
+            ("false", false),
+            ("fAlSe", false),
+            ("f", true),
+            ("no", true),
+            ("1", true),
+            ("", true),
+        ] {
+            let options = Options::parse(&format!("allowWatchBookmarks={value}")).unwrap();
+            assert_eq!(options.allow_watch_bookmarks, expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_value_of_a_repeated_parameter_is_used() {
+        let options = Options::parse("limit=5&limit=x&container=a&container=b").unwrap();
+        assert_eq!((options.limit, options.container.as_str()), (5, "a"));
+        assert!(Options::parse("limit=x&limit=5").is_err());
+    }
 }

@@ -64,6 +64,8 @@ impl Kinds {
         if let Some(position) = list.positions.get(&key).copied() {
             let was_served = std::mem::replace(&mut list.kinds[position].is_served, true);
             list.kinds[position].resource = resource;
+            // A definition that is deleted and created again may have the other scope.
+            list.kinds[position].is_namespaced = is_namespaced;
             return (position, !was_served);
         }
         let position = list.kinds.len();
@@ -127,5 +129,37 @@ impl Kinds {
         tracing::debug!(definition = definition.name_any(), "kind is no longer served");
         list.kinds[position].is_served = false;
         Some(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(scope: &str) -> Definition {
+        serde_json::from_value(json!({
+            "metadata": {"name": "racks.example.com"},
+            "spec": {
+                "group": "example.com",
+                "names": {"kind": "Rack", "plural": "racks"},
+                "scope": scope,
+                "versions": [{"name": "v1", "served": true, "storage": true}],
+            },
+            "status": {"conditions": [{"type": "Established", "status": "True"}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_definition_created_again_has_its_new_scope() {
+        let kinds = Kinds::default();
+        let position = kinds.define(&definition("Namespaced")).unwrap();
+        assert_eq!(kinds.namespaced().len(), 1);
+        assert_eq!(kinds.undefine(&definition("Namespaced")), Some(position));
+        assert_eq!(kinds.define(&definition("Cluster")), Some(position));
+        assert!(!kinds.get(position).unwrap().is_namespaced);
+        assert!(kinds.namespaced().is_empty());
     }
 }
