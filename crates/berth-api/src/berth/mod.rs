@@ -86,6 +86,8 @@ pub const SUBMITTED_BY_ANNOTATION: &str = "berth.dev/submitted-by";
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).
 pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
+/// NodePool annotation: when the autoscaler last added nodes (RFC 3339).
+pub const SCALED_UP_AT_ANNOTATION: &str = "berth.dev/scaled-up-at";
 /// Label of the nodes of pools with `runtime: hosted`: their pods run as processes.
 pub const HOSTED_LABEL: &str = "berth.dev/hosted";
 /// Node annotation: when the cloud takes the machine away (RFC 3339).

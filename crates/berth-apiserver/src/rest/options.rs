@@ -277,15 +277,9 @@ mod tests {
 
     #[test]
     fn only_zero_and_the_word_false_are_false() {
-        for (value, expected) in [
-            ("0", false),
-            ("false", false),
-            ("fAlSe", false),
-            ("f", true),
-            ("no", true),
-            ("1", true),
-            ("", true),
-        ] {
+        for (value, expected) in
+            [("0", false), ("false", false), ("fAlSe", false), ("f", true), ("no", true), ("1", true), ("", true)]
+        {
             let options = Options::parse(&format!("allowWatchBookmarks={value}")).unwrap();
             assert_eq!(options.allow_watch_bookmarks, expected, "{value:?}");
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
-use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolSpec};
+use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolSpec, SCALED_UP_AT_ANNOTATION};
 use berth_api::pod::node_of;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_already_exists,
@@ -212,7 +212,6 @@ struct Autoscaler {
 /// State that a restart may lose.
 #[derive(Default)]
 struct Memory {
-    last_growth: Option<Timestamp>,
     /// The last `NotTriggerScaleUp` message of each pod, by UID, so that an event is not repeated.
     reported: BTreeMap<String, String>,
 }
@@ -236,25 +235,21 @@ impl Reconciler for Autoscaler {
             .and_promised(self.promised.pods(None));
         let up = plan_scale_up(&view, &self.configuration, now);
         let mut due = up.due;
-        if !up.growths.is_empty() {
-            self.lock().last_growth = Some(now);
-        }
         for growth in &up.growths {
-            self.grow(growth, &view).await?;
+            self.grow(growth, &view, now).await?;
         }
         for (name, nodes) in &up.withdraw {
             if let Some(pool) = view.pools.get(name) {
                 let mut spec = pool.spec.clone();
                 spec.nodes = Some(*nodes);
-                self.write_spec(pool, &spec).await?;
+                self.write_spec(pool, &spec, None).await?;
             }
         }
         self.report_unhelped(&view, &up.unhelped);
         // As in the Kubernetes autoscaler, a scan that scales up does not scale down.
         if up.growths.is_empty() {
             let protected = self.protected(now);
-            let last_growth = self.lock().last_growth;
-            let down = plan_scale_down(&view, scaling, &protected, last_growth, now);
+            let down = plan_scale_down(&view, scaling, &protected, now);
             due = due.into_iter().chain(down.due).min();
             self.shrink(&down, now).await?;
         }
@@ -263,6 +258,13 @@ impl Reconciler for Autoscaler {
         let just_before = |at: Timestamp| at.checked_sub(SignedDuration::from_nanos(1)).unwrap_or(at);
         Ok(due.map_or(Action::Wait, |at| Action::After(until_scan(just_before(at), self.clock.now(), interval))))
     }
+}
+
+/// A new pool with the time of its scale-up.
+fn scaled_up(pool: &NodePool, now: Timestamp) -> NodePool {
+    let mut pool = pool.clone();
+    pool.annotations_mut().insert(SCALED_UP_AT_ANNOTATION.to_owned(), now.to_string());
+    pool
 }
 
 impl Autoscaler {
@@ -291,10 +293,11 @@ impl Autoscaler {
         self.memory.lock()
     }
 
-    async fn grow(&self, growth: &Growth, view: &View) -> Result<(), Error> {
+    async fn grow(&self, growth: &Growth, view: &View, now: Timestamp) -> Result<(), Error> {
         let api: Api<NodePool> = Api::all(self.client.clone());
         match &growth.new_pool {
-            Some(pool) => match berth_runtime::write::create(&api, &PostParams::default(), pool).await {
+            Some(pool) => match berth_runtime::write::create(&api, &PostParams::default(), &scaled_up(pool, now)).await
+            {
                 Ok(created) => {
                     self.pools.observe(created.clone());
                     let message = format!(
@@ -311,7 +314,7 @@ impl Autoscaler {
                 let Some(pool) = view.pools.get(&growth.pool) else { return Ok(()) };
                 let mut spec = pool.spec.clone();
                 spec.nodes = Some(growth.to);
-                self.write_spec(pool, &spec).await?;
+                self.write_spec(pool, &spec, Some(now)).await?;
             }
         }
         let message = format!(
@@ -324,13 +327,23 @@ impl Autoscaler {
         Ok(())
     }
 
-    async fn write_spec(&self, pool: &NodePool, spec: &NodePoolSpec) -> Result<(), Error> {
+    /// Writes the sizes of a pool, and the time of a scale-up in the same request, so that a restart
+    /// loses neither.
+    async fn write_spec(
+        &self,
+        pool: &NodePool,
+        spec: &NodePoolSpec,
+        scaled_up_at: Option<Timestamp>,
+    ) -> Result<(), Error> {
         // With the `resourceVersion` that the plan was based on, so that a concurrent change causes
         // a conflict.
-        let patch = json!({
+        let mut patch = json!({
             "metadata": { "resourceVersion": pool.metadata.resource_version },
             "spec": { "nodes": spec.nodes, "resizeRequests": spec.resize_requests },
         });
+        if let Some(at) = scaled_up_at {
+            patch["metadata"]["annotations"] = json!({ SCALED_UP_AT_ANNOTATION: at.to_string() });
+        }
         let api: Api<NodePool> = Api::all(self.client.clone());
         self.pools.observe(
             berth_runtime::write::patch(&api, &pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?,
@@ -393,7 +406,7 @@ impl Autoscaler {
         }
         for (name, spec) in &plan.shrink {
             if let Some(pool) = self.pools.get(&ObjectKey::cluster(name)) {
-                self.write_spec(&pool, spec).await?;
+                self.write_spec(&pool, spec, None).await?;
             }
         }
         let api: Api<NodePool> = Api::all(self.client.clone());

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::berth::{AutoscalingConfiguration, NodePool, NodePoolSpec};
+use berth_api::berth::{AutoscalingConfiguration, NodePool, NodePoolSpec, SCALED_UP_AT_ANNOTATION};
 use berth_runtime::{ObjectKey, later};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -16,7 +16,7 @@ use kube::ResourceExt;
 
 use super::view::{View, is_complete, is_node_bound};
 use crate::placement::{Cluster, NodeState, Packing, Placement, PodInfo, place};
-use crate::pools::{REMOVAL_TAINT, request_of};
+use crate::pools::{REMOVAL_TAINT, annotated_time, request_of};
 
 /// Soft taint of unneeded nodes. Its value is the time since which the node is unneeded, in Unix
 /// seconds.
@@ -44,14 +44,15 @@ pub struct ScaleDown {
 }
 
 /// Plans the removal of nodes. `protected` has the resize requests whose nodes are reserved, with
-/// the end of the reservation. `last_growth` is the time of the last scale-up.
+/// the end of the reservation.
 pub fn plan_scale_down(
     view: &View,
     scaling: &AutoscalingConfiguration,
     protected: &BTreeMap<String, Timestamp>,
-    last_growth: Option<Timestamp>,
     now: Timestamp,
 ) -> ScaleDown {
+    let last_growth =
+        view.pools.values().filter_map(|pool| annotated_time(pool.as_ref(), SCALED_UP_AT_ANNOTATION)).max();
     let mut scan = Scan {
         view,
         scaling,
@@ -63,11 +64,17 @@ pub fn plan_scale_down(
         plan: ScaleDown::default(),
         due: Vec::new(),
     };
-    let pools = || view.pools.iter().filter(|(_, pool)| !pool.spec.is_fixed());
+    let pools = view.pools.iter().filter(|(_, pool)| !pool.spec.is_fixed());
     // The pods of marked nodes go to other nodes, which are then needed: an empty one as well.
-    let removed: Vec<_> = pools().map(|(name, pool)| scan.drain_marked(name, pool)).collect();
-    for ((name, pool), removed) in pools().zip(removed) {
-        scan.pool(name, pool, &removed);
+    let drained: Vec<_> = pools
+        .map(|(name, pool)| {
+            let nodes = scan.nodes(name);
+            let is_busy_slice = scan.is_busy_slice(nodes, pool);
+            (name, pool, is_busy_slice, scan.drain_marked(nodes, pool, is_busy_slice))
+        })
+        .collect();
+    for (name, pool, is_busy_slice, removed) in drained {
+        scan.pool(name, pool, is_busy_slice, &removed);
     }
     let due = scan.due.into_iter().filter(|at| *at > now).min();
     ScaleDown { due, ..scan.plan }
@@ -105,9 +112,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Drains the marked nodes of a pool. Returns those to remove now.
-    fn drain_marked(&mut self, name: &str, pool: &NodePool) -> Vec<&'a Arc<Node>> {
-        let nodes = self.nodes(name);
-        let is_busy_slice = self.is_busy_slice(nodes, pool);
+    fn drain_marked(&mut self, nodes: &'a [Arc<Node>], pool: &NodePool, is_busy_slice: bool) -> Vec<&'a Arc<Node>> {
         let mut removed = Vec::new();
         for node in nodes {
             if let (Some(marked), Some(state)) =
@@ -121,12 +126,11 @@ impl<'a> Scan<'a> {
     }
 
     /// Observes the other nodes of a pool, and shrinks it by these nodes.
-    fn pool(&mut self, name: &str, pool: &NodePool, removed_nodes: &[&Arc<Node>]) {
+    fn pool(&mut self, name: &str, pool: &NodePool, is_busy_slice: bool, removed_nodes: &[&Arc<Node>]) {
         let nodes = self.nodes(name);
         let creating = pool.status.as_ref().map_or(0, |status| status.creating.len());
         let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
         removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
-        let is_busy_slice = self.is_busy_slice(nodes, pool);
         for node in nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_none()) {
             // With the pods that will come from nodes to remove.
             let Some(state) = self.remaining_cluster.node(&node.name_any()).cloned() else { continue };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus};
+use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus, SCALED_UP_AT_ANNOTATION};
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -272,7 +272,7 @@ fn bound(name: &str, node: &str, phase: &str) -> Arc<PodInfo> {
 
 fn down(pool: &Arc<NodePool>, nodes: Vec<Arc<Node>>, pods: Vec<Arc<PodInfo>>, now: Timestamp) -> ScaleDown {
     let view = View::new(vec![pool.clone()], nodes, objects(pods), Vec::new(), site());
-    plan_scale_down(&view, &configuration(json!({})).autoscaling, &BTreeMap::new(), None, now)
+    plan_scale_down(&view, &configuration(json!({})).autoscaling, &BTreeMap::new(), now)
 }
 
 #[test]
@@ -346,9 +346,9 @@ fn nodes_that_are_reserved_for_pods_of_a_request_are_kept_and_serve_no_other_pod
     let waits = vec![gpu_pod("waits", 2, json!({}))];
     let view = View::new(vec![pool.clone()], idle, Vec::new(), waits, site());
     assert!(plan_scale_up(&view, &scaling, at(100)).growths.is_empty(), "the pod fits on the idle node");
-    assert_eq!(plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), None, at(100)).mark, ["p-0"]);
+    assert_eq!(plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), at(100)).mark, ["p-0"]);
     let view = view.and_promised(vec![gpu_pod("promised", 2, json!({}))]);
-    let down = plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), None, at(100));
+    let down = plan_scale_down(&view, &scaling.autoscaling, &BTreeMap::new(), at(100));
     assert_eq!((down.mark, down.needed), (Vec::<String>::new(), vec!["p-0".to_owned()]));
     assert_eq!(plan_scale_up(&view, &scaling, at(100)).growths[0].to, 2);
 }
@@ -365,15 +365,18 @@ fn booked_nodes_are_kept_and_recent_growth_delays_removal() {
     let mut node = template(&queued, &site(), "us-central1-a", "p-0");
     crate::pools::label_for_request(&mut node, "r");
     let idle = tainted(&node, CANDIDATE_TAINT, at(0));
-    let view = View::new(vec![queued], vec![idle], Vec::new(), Vec::new(), site());
+    let view = View::new(vec![queued.clone()], vec![idle.clone()], Vec::new(), Vec::new(), site());
     let scaling =
         configuration(json!({ "autoscaling": { "unneededTime": "60s", "delayAfterAdd": "300s" } })).autoscaling;
     let booked = BTreeMap::from([("r".to_owned(), at(600))]);
-    let plan = plan_scale_down(&view, &scaling, &booked, None, at(100));
+    let plan = plan_scale_down(&view, &scaling, &booked, at(100));
     assert_eq!((plan.mark.len(), plan.due), (0, Some(at(600))));
-    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), Some(at(0)), at(100));
+    let mut grown = NodePool::clone(&queued);
+    grown.annotations_mut().insert(SCALED_UP_AT_ANNOTATION.to_owned(), at(0).to_string());
+    let view = View::new(vec![Arc::new(grown)], vec![idle], Vec::new(), Vec::new(), site());
+    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), at(100));
     assert_eq!((plan.mark.len(), plan.due), (0, Some(at(300))));
-    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), Some(at(0)), at(300));
+    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), at(300));
     assert_eq!(plan.mark, ["p-0"]);
 }
 

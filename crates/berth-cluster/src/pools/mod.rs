@@ -11,7 +11,9 @@ mod template;
 pub use controller::install;
 pub use faults::Draws;
 pub(crate) use faults::are_pods_stuck;
-pub use plan::{PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, start_time, zones};
+pub use plan::{
+    PoolPlan, REMOVAL_TAINT, annotated_time, has_taint, is_hosted, is_ready, plan, request_of, start_time, zones,
+};
 pub use supply::{
     MAX_RUN_DURATION, RECLAIMED, TERMINATION_TAINT, announced_end, next_change, next_period, scheduled_stock, stock,
 };

@@ -144,8 +144,8 @@ impl<'a> Draft<'a> {
             if let Some(taints) = retainted(existing, self.site) {
                 plan.retaint.push((existing.name_any(), taints));
             }
-            let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
-            let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
+            let ready_at = annotated_time(existing.as_ref(), READY_AT_ANNOTATION);
+            let complete_at = annotated_time(existing.as_ref(), ACCELERATORS_AT_ANNOTATION);
             if has_taint(existing, NOT_READY) && is_starting(existing) {
                 match ready_at {
                     Some(at) if at > now => due.push(at),
@@ -274,8 +274,9 @@ fn is_starting(node: &Node) -> bool {
     })
 }
 
-fn annotated_time(node: &Node, key: &str) -> Option<Timestamp> {
-    node.annotations().get(key)?.parse().ok()
+/// The time in an annotation. `None` if the object does not have it, or it is no time.
+pub fn annotated_time(object: &impl ResourceExt, key: &str) -> Option<Timestamp> {
+    object.annotations().get(key)?.parse().ok()
 }
 
 pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
