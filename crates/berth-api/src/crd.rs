@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::monitoring;
 use crate::published::Published;
 
-/// The keyword of a node that has the schema of a published type, and names the type.
+/// Keyword of a schema node. Its value names the published type whose schema the node gets.
 pub(crate) const EMBED: &str = "x-embed";
 
 macro_rules! files {

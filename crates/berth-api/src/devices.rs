@@ -57,8 +57,8 @@ pub fn published(groups: &[PoolDevices]) -> BTreeMap<&str, Vec<Device>> {
     by_driver
 }
 
-/// The device classes that a pool with these groups creates unless they exist: all devices of a
-/// driver.
+/// The device classes that a pool with these groups creates unless they exist. Each class selects
+/// all devices of one driver.
 pub fn pool_classes(groups: &[PoolDevices]) -> Vec<DeviceClass> {
     let named = groups.iter().filter_map(|group| Some((group.device_class.as_deref()?, group.driver.as_str())));
     named.collect::<BTreeSet<_>>().into_iter().map(|(name, driver)| class(name, driver)).collect()
@@ -75,12 +75,13 @@ fn class(name: &str, driver: &str) -> DeviceClass {
     }
 }
 
-/// Prefix of the extended resource that each device class backs without naming it.
+/// Prefix of implicit extended resources. Each device class backs one, which has the name of the
+/// class after the prefix.
 const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// The device class from which a scheduler allocates devices for requests of an extended resource:
-/// the one that names the resource in `spec.extendedResourceName`. Of several, the one created last
-/// is taken, and the first by name among those.
+/// the one that names the resource in `spec.extendedResourceName`. Of several classes, the newest
+/// is taken. Of classes with the same creation time, the first by name is taken.
 ///
 /// Source: KEP-5004.
 pub fn backing_class<'a>(

@@ -56,8 +56,8 @@ pub trait Load {
     /// when the job is admitted.
     fn run_time(&self, number: usize) -> Duration;
 
-    /// What an engine knew at the start beside the objects. It follows the jobs that exist at the
-    /// start.
+    /// Further state that the engine has at the start, as events. They are applied after the jobs
+    /// that exist at the start are created.
     fn restored(&self) -> Vec<Event> {
         Vec::new()
     }
@@ -79,7 +79,8 @@ pub trait Capacity {
     /// When pods end or nodes become ready next.
     fn next(&self) -> Option<Time>;
 
-    /// Moves to `now`. Returns the jobs of which all pods run from a known time on, with that time.
+    /// Moves to `now`. Returns the jobs for which it has become known when all pods run, each with
+    /// that time.
     fn running(&mut self, now: Time) -> Vec<(usize, Time)>;
 }
 
@@ -95,7 +96,7 @@ impl Capacity for Unlimited {
     }
 
     fn released(&mut self, number: usize, _: Time) {
-        // A job that is evicted at the instant of its admission does not run since then.
+        // A job that is evicted at the instant of its admission never runs.
         self.admitted.retain(|(admitted, _)| *admitted != number);
     }
 
@@ -243,7 +244,8 @@ pub fn run_on(load: &impl Load, config: EngineConfig, probe: &mut impl Probe, ca
 /// A job that was created and has not ended.
 struct Live {
     object: Workload,
-    /// Time and held amounts of its admission, while it is admitted.
+    /// While the job is admitted: time of its admission, and index of its amounts in
+    /// [`History::holdings`].
     admitted: Option<(Time, u32)>,
     /// Number of admissions; distinguishes a valid finish event from one of an earlier admission.
     lives: u32,
@@ -266,7 +268,7 @@ struct Drive<'a, L, P, C> {
     capacity: &'a mut C,
     /// Changes that are not due yet, the last one first.
     changes: Vec<(Duration, Event)>,
-    /// What follows the jobs that exist at the start.
+    /// Events of [`Load::restored`] that are not applied yet.
     restored: Vec<Event>,
     now: Time,
     /// By number; `None` once the job ended.
@@ -357,8 +359,8 @@ impl<L: Load, P: Probe, C: Capacity> Drive<'_, L, P, C> {
         self.probe.started(number, since);
     }
 
-    /// Nothing happens when a run would have ended that an eviction has ended before: no cycle runs
-    /// then.
+    /// Removes the scheduled ends of runs that an eviction ended earlier, so that no cycle runs at
+    /// those times.
     fn forget_ends_of_lost_runs(&mut self) {
         let live = &self.live;
         let is_lost = |number: usize, life: u32| {

@@ -22,8 +22,8 @@ use crate::{Clock, ObjectKey};
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
 /// Maximum if the API server responds with an error.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Maximum while the API server does not respond. An attempt then costs nothing but a connection,
-/// and no decision is made until the API server is followed again.
+/// Maximum while the API server does not respond. An attempt then costs only a connection, and the
+/// controllers decide nothing until a list or watch succeeds again.
 const BACKOFF_UNREACHABLE_MAX: Duration = Duration::from_secs(5);
 /// From this delay on, failures are logged as warnings.
 const BACKOFF_WARN: Duration = Duration::from_millis(1600);
@@ -57,7 +57,7 @@ impl Backoff {
         }
     }
 
-    /// The delay after a failed request: its response, or `None` if the API server did not respond.
+    /// The delay after a failed request. `response` is `None` if the API server did not respond.
     pub(crate) fn next(&mut self, response: Option<&Status>) -> Duration {
         if response.is_none() {
             self.0 = self.0.min(BACKOFF_UNREACHABLE_MAX);
@@ -67,7 +67,7 @@ impl Backoff {
         delay
     }
 
-    /// True if a failure with this delay is not a single one, which would be normal.
+    /// True if several requests in a row failed before this delay. A single failure is normal.
     pub(crate) fn is_repeated(delay: Duration) -> bool {
         delay >= BACKOFF_WARN
     }
@@ -127,7 +127,7 @@ impl AnyCache {
     }
 }
 
-/// A cache, and what the list that fills it has shown.
+/// A cache, and the keys and revision of the list that fills it.
 pub(crate) struct Filling {
     cache: AnyCache,
     listed: BTreeSet<ObjectKey>,
@@ -135,7 +135,7 @@ pub(crate) struct Filling {
     revision: u64,
 }
 
-/// What an event of a watch was part of.
+/// The step of a watcher to which an event belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A list, which is not complete yet.
@@ -178,19 +178,23 @@ impl Filling {
         }
     }
 
-    /// Ends a list into a cache that only lists and watches change: removes what was not listed.
+    /// Ends the list that fills the cache: removes the objects that were not listed. Only for a
+    /// cache that nothing but lists and watches change.
     pub(crate) fn end(&mut self) {
         self.cache.objects.retain(&self.listed);
         self.cache.objects.set_complete(true);
         self.listed.clear();
     }
 
-    /// Begins the end of a list into a cache that has the program's own writes too: removes what
-    /// was deleted before the list. True if the cache has other objects that were not listed. Such
-    /// an object is newer than all listed ones, and was either deleted before the list, or written
-    /// after it; the watcher does not say at which revision it listed. A second list, whose
-    /// revision is known, decides ([`takeover::catch_up`]). An object that is removed by mistake
-    /// would be lost: the watch does not show again the version that the cache had.
+    /// First step of ending a list whose cache also has the program's own writes: removes the
+    /// objects that were deleted before the list. True if the cache has other objects that were not
+    /// listed.
+    ///
+    /// Such an object is newer than all listed ones. It was either deleted before the list or
+    /// written after it. This list cannot show which, because the watcher does not report the
+    /// list's revision. A second list, whose revision is known, decides ([`takeover::catch_up`]).
+    /// If the cache removed an object that still exists, it would lack the object until the object
+    /// changes again.
     fn needs_second_list(&self) -> bool {
         self.cache.objects.forget_before(self.revision, &self.listed);
         self.cache.objects.has_others(&self.listed)
@@ -232,8 +236,8 @@ impl Source {
                 Ok(Step::Listing) => {}
                 Ok(Step::Listed) => {
                     let needs_second_list = filling.needs_second_list();
-                    // The list lasts as long as an outage. Meanwhile a holder of the write lock may
-                    // go on.
+                    // The second list is retried until the API server responds. The gate is
+                    // released, so that others can get the write lock meanwhile.
                     drop(gate_guard);
                     if needs_second_list {
                         takeover::catch_up(api.clone(), cache.clone(), clock.clone(), gate.clone()).await;
@@ -331,8 +335,8 @@ mod tests {
         ConfigMap { metadata, ..ConfigMap::default() }
     }
 
-    /// A server whose first list, at revision 6, is older than an object that the program writes at
-    /// 7 before the response arrives. Its watches have no events.
+    /// A server whose first list has revision 6. Before its response arrives, the program writes an
+    /// object at revision 7. The watches have no events.
     fn server(cache: &Cache<ConfigMap>, lists: &Arc<AtomicUsize>) -> Client {
         let (cache, lists) = (cache.clone(), lists.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -358,8 +362,8 @@ mod tests {
         Client::new(service, "ns")
     }
 
-    /// Lists into a cache that has these objects. Returns their names afterwards, and the number of
-    /// lists.
+    /// Runs an informer for a cache that already has these objects, until the cache is filled.
+    /// Returns the names of the cached objects, and the number of lists.
     async fn listed(known: impl IntoIterator<Item = ConfigMap>) -> (Vec<String>, usize) {
         let any = AnyCache::of::<ConfigMap>();
         let cache: Cache<ConfigMap> = Cache::of(any.objects.clone());
@@ -396,7 +400,7 @@ mod tests {
         cache.observe(config_map("unchanged", 5));
         let lists = Arc::new(AtomicUsize::new(0));
         let begun = lists.clone();
-        // The API server answers the first list, and is gone then.
+        // The API server responds only to the first list.
         let server = server(&cache, &lists);
         let service = tower::service_fn(move |request: Request<Body>| {
             let (server, is_first) = (server.clone(), begun.load(Ordering::SeqCst) == 0);
@@ -428,7 +432,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn objects_that_were_deleted_before_a_list_are_removed_from_the_cache() {
-        // The version of one is older than that of a listed object, that of the other is newer.
+        // `deleted-early` has an older version than the listed object, and `deleted-late` a newer
+        // one.
         let (names, _) = listed([config_map("deleted-early", 4), config_map("deleted-late", 6)]).await;
         assert_eq!(names, ["unchanged", "written"]);
     }

@@ -20,7 +20,7 @@ use crate::{Delta, ObjectKey};
 
 /// An object of a kind that only its cache knows.
 pub(crate) type AnyObject = dyn Any + Send + Sync;
-/// A callback for every change, which is called while its owner holds it.
+/// A callback for every change. It is called until its owner drops it.
 pub(crate) type Subscriber = dyn Fn(&Delta<AnyObject>) + Send + Sync;
 /// Removes unused parts of an object.
 pub(crate) type Projection = Box<dyn Fn(&mut AnyObject) + Send + Sync>;
@@ -83,10 +83,11 @@ pub(crate) struct State {
     forgotten_order: VecDeque<(Arc<ObjectKey>, u64)>,
     /// Packs idle objects; `None` if packing is off.
     packing: Option<Packing>,
-    /// With packing: objects that may be unpacked, least recently used first, with their version at
-    /// that time.
+    /// With packing: objects that may be unpacked, with their versions. An object is appended when
+    /// it is changed or unpacked.
     touched: VecDeque<(Arc<ObjectKey>, Option<u64>)>,
-    /// Number of the first entries of `touched` that the last [`Objects::pack_unused`] left there.
+    /// Number of entries at the start of `touched` that are older than the last call of
+    /// [`Objects::pack_unused`].
     unused: usize,
 }
 
@@ -147,8 +148,8 @@ impl Objects {
     }
 
     /// Packs the objects that were neither changed nor unpacked since the last call, if
-    /// [`Objects::pack_idle`] was called. Called every some seconds, it leaves only the objects
-    /// unpacked that are in use.
+    /// [`Objects::pack_idle`] was called. With a call every few seconds, only objects that are in
+    /// use stay unpacked.
     pub(crate) fn pack_unused(&self) {
         loop {
             let mut state = self.state.write();
@@ -242,8 +243,9 @@ impl Objects {
             state.views.push(Arc::downgrade(view));
             state.order.iter().cloned().collect()
         };
-        // One object at a time, because the cache is in use while a hundred thousand are unpacked.
-        // A change needs the lock too, so it comes before or after.
+        // Unpacking a hundred thousand objects takes long, so the cache is locked for one object at
+        // a time. A change of an object also needs the lock. The view gets it before or after the
+        // object, and ends with the newest state.
         for key in keys {
             self.read(|state| {
                 if let Some(entry) = state.objects.get(&key) {
@@ -421,7 +423,8 @@ impl State {
         Some(old)
     }
 
-    /// Removes an object, which was `old`. A later state is one after the version `seen`.
+    /// Removes the object with this key, whose last state is `old`. Ignores states up to version
+    /// `seen` from then on.
     fn take(&mut self, key: Arc<ObjectKey>, seen: Option<u64>, old: &AnyObject) {
         self.objects.remove(&key);
         self.order.remove(&key);

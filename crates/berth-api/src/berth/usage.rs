@@ -1,7 +1,7 @@
 //! What workloads used: `Stays` and `UsageReport` of `explain.berth.dev/v1alpha1`, and the lines of
 //! the usage files of a decision journal. Both are read-only and not stored as objects.
 //!
-//! Every field is optional for readers, as in [`super::explanation`].
+//! Clients must accept objects that lack any of the fields, as in [`super::explanation`].
 
 use std::collections::BTreeMap;
 
@@ -59,8 +59,9 @@ pub struct Stay {
 }
 
 impl Stay {
-    /// The reason of its state for readers. A workload that waits and was not tried yet has no
-    /// condition: those ahead of it in its queue are tried first.
+    /// The reason of the stay's state, for display. [`NOT_TRIED_YET`] for a workload that waits and
+    /// was not tried yet, because others in its queue are tried first: it has no condition with a
+    /// reason.
     pub fn shown_reason(&self) -> &str {
         let is_untried = self.state == StayState::Waiting && self.reason.is_empty();
         if is_untried { NOT_TRIED_YET } else { &self.reason }
@@ -129,7 +130,7 @@ impl StayState {
         !matches!(self, Self::Waiting | Self::Held | Self::Reserved | Self::Running)
     }
 
-    /// The one of these states with a name, in any case.
+    /// The accepted state with this name, in upper or lower case; `None` if there is none.
     pub fn named(name: &str, accepted: &[Self]) -> Option<Self> {
         accepted.iter().copied().find(|state| state.name().eq_ignore_ascii_case(name))
     }
@@ -172,7 +173,7 @@ pub struct Stays {
     pub withheld: Option<WithheldUsage>,
 }
 
-/// The use of a period, by group.
+/// The use of quota in a period, by group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UsageReport {
@@ -263,11 +264,12 @@ pub struct ResourceUse {
     pub resource: String,
     /// Hours between admissions and ends, within the period.
     pub hours: f64,
-    /// The part of them that preemptions ended: work that is lost unless the job saved it.
+    /// Hours, within `hours`, of runs that a preemption ended. This work is lost unless the job
+    /// saved it.
     pub lost_by_preemption: f64,
-    /// The part of them that other evictions ended.
+    /// Hours, within `hours`, of runs that another eviction ended.
     pub lost_by_eviction: f64,
-    /// The part of them that failed jobs used.
+    /// Hours, within `hours`, of failed jobs.
     pub lost_by_failure: f64,
     /// Hours of the nominal quota of the group over the period; absent if the group has no quota of
     /// its own, or an unlimited one.

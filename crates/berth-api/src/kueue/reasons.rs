@@ -24,9 +24,9 @@ pub mod admission {
     pub const MISCONFIGURED: &str = "Misconfigured";
     /// The LocalQueue or ClusterQueue is stopped or inactive.
     pub const SUSPENDED: &str = "Suspended";
-    /// A controller named by annotation `admission-gated-by` has not released it.
+    /// A controller named by annotation `admission-gated-by` has not released the workload.
     pub const ADMISSION_GATED: &str = "AdmissionGated";
-    /// Held by its job.
+    /// The workload is on hold: its job has no pods at present.
     pub const ON_HOLD: &str = "OnHold";
     /// The workload is not active.
     pub const DEACTIVATED: &str = "Deactivated";
@@ -74,7 +74,7 @@ pub mod deactivation {
     pub const REQUEUING_LIMIT_EXCEEDED: &str = "RequeuingLimitExceeded";
 }
 
-/// Reasons of `Requeued=True`.
+/// Reasons of `Requeued=True`, and one of `Requeued=False`.
 pub mod requeue {
     /// Active again.
     pub const REACTIVATED: &str = "Reactivated";
@@ -84,7 +84,7 @@ pub mod requeue {
     pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
     /// The LocalQueue admits again.
     pub const LOCAL_QUEUE_RESTARTED: &str = "LocalQueueRestarted";
-    /// The devices of the workload cannot be counted.
+    /// `Requeued` is false because the devices of the workload cannot be counted.
     pub const INADMISSIBLE: &str = "Inadmissible";
 }
 
@@ -124,7 +124,7 @@ pub mod active {
     pub const ACTIVE: &str = "Active";
     /// Being deleted.
     pub const TERMINATING: &str = "Terminating";
-    /// Its stop policy holds it.
+    /// The queue's stop policy stops admission.
     pub const STOPPED: &str = "Stopped";
     /// LocalQueue: its ClusterQueue is not active.
     pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";

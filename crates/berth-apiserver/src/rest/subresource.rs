@@ -64,7 +64,8 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     let mut answer =
         auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
     if call.row.plural == "selfsubjectreviews" {
-        // As in Kubernetes, the only review with a time: clients can read the server's clock.
+        // As in Kubernetes, this is the only review with a time. Clients can read the server's
+        // clock from it.
         answer["metadata"]["creationTimestamp"] = call.server.timestamp();
     }
     call.object_response(StatusCode::CREATED, &answer)
@@ -92,7 +93,7 @@ async fn admit(
     object.ok_or_else(|| Status::internal("an admission plugin removed the object"))
 }
 
-/// Checks that the name in the body, if it has one, is that of the pod in the path.
+/// Checks that the body has the name of the pod in the path. A body without a name is rejected.
 fn check_same_name(call: &Call, object: &Value) -> Result<(), Status> {
     let (name, kind) = (meta::name(object), meta::kind(object));
     if name == call.info.name {
@@ -272,8 +273,9 @@ fn set_scheduled(pod: &mut Value, now: &Value) {
     }
 }
 
-/// Attempts to evict a pod that other clients write at the same time, and `Retry-After` in seconds.
+/// Maximum number of attempts to evict a pod that other clients write at the same time.
 const EVICTION_ATTEMPTS: usize = 16;
+/// `Retry-After`, in seconds, if all attempts fail.
 const EVICTION_RETRY: u32 = 10;
 
 /// Deletes a pod unless a disruption budget forbids it.
@@ -294,7 +296,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         _ => Default::default(),
     };
     call.content_type.clear();
-    // Admission reviewed the eviction. It does not review the deletion as well, as upstream.
+    // As upstream, admission reviews only the eviction, and not the deletion that follows.
     let options = DeleteOptions::read(call)?.admitted();
     call.info.subresource.clear();
     for _ in 0..EVICTION_ATTEMPTS {
@@ -310,8 +312,8 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         options.check_preconditions(call, &pod)?;
         let Some(seen) = disruption::mark(call, record, allowed).await? else { continue };
         // A pod that no budget counts may become a counted pod before it is deleted. So its
-        // revision must not have changed. A revision belongs to one object, so it is also the same
-        // pod.
+        // revision must not have changed. A later pod of the same name has another revision, so
+        // it is not deleted either.
         let as_seen = match allowed {
             Allowed::Counted if !options.has_revision() => None,
             Allowed::Counted | Allowed::Uncounted => Some(options.at_revision(seen)),

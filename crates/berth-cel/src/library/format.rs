@@ -11,8 +11,8 @@ use crate::value::{Map, NAMED_FORMATS, Outcome, Value, named_format, text_of_dou
 const PRECISION_MAX: usize = 1000;
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    /// Returns, for each name, the function without parameters whose result is the format at this
-    /// index of the table.
+    /// For each of these names, `implementation` returns a function that ignores its arguments and
+    /// returns the format at this index of [`NAMED_FORMATS`].
     macro_rules! constants {
         ($($name:literal => $index:literal),*) => {
             match name {

@@ -3,8 +3,8 @@
 //!
 //! Two choices of Berth's: once a pod of a gang is rejected, the remaining pods of the gang are not
 //! tried in the same round, so that they do not hold nodes for nothing. After a timeout, a gang is
-//! not tried for `podGroupBackoffSeconds`, and for kube-scheduler's pod back-off at least: 1 s,
-//! doubled with each failure, up to 10 s.
+//! not tried for `podGroupBackoffSeconds` or for kube-scheduler's pod back-off, whichever is
+//! longer. The pod back-off is 1 s, and doubles with each failure up to 10 s.
 
 use std::sync::Arc;
 
@@ -234,7 +234,8 @@ impl State {
         }
     }
 
-    /// Says of the pods that still hold a node what they wait for.
+    /// Adds a decision for each pod of this round that still holds a node without being bound. Its
+    /// message states how many pods of the gang need a node, and how many have one.
     pub(super) fn announce_held(&self, round: &Round, decisions: &mut Vec<Decision>) {
         for key in &round.held {
             let Some(pod) = self.cluster.pod(key).filter(|_| self.gangs.is_held(key)) else { continue };
@@ -250,7 +251,8 @@ impl State {
         }
     }
 
-    /// The next time at which something is to be decided without a change.
+    /// The next time at which a reservation or a back-off ends. Decisions are then due even if no
+    /// object has changed.
     pub fn due(&self) -> Option<Timestamp> {
         self.gangs.due()
     }

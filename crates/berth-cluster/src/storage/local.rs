@@ -5,8 +5,8 @@
 //! it, like a network disk. Sizes are recorded and not enforced.
 //!
 //! A folder is created before its volume, and the volume is deleted after its folder (a finalizer
-//! holds it), so that an interrupted step is repeated. If a claim is deleted after its folder was
-//! created and before its volume is, the empty folder remains.
+//! holds it), so that an interrupted step is repeated. If a claim is deleted between the creation
+//! of its folder and that of its volume, the empty folder remains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

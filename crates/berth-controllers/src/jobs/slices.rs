@@ -1,8 +1,9 @@
 //! Workload slices of elastic jobs: the Workloads that represent one job while its size changes
 //! (semantics §13.1).
 //!
-//! A job that grows after admission gets a second Workload, a slice, which replaces the first one
-//! when it is admitted. Every other change of size updates the existing Workload.
+//! A job that grows while its Workload holds quota gets a second Workload, which replaces the first
+//! one when it is admitted. Every other change of size updates the existing Workload. Each of these
+//! Workloads is a slice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,8 +81,8 @@ impl Active {
 /// Assigns the roles among unfinished slices. The newest slice that has no quota reservation and
 /// replaces the newest one with a reservation is the survivor, and the replaced one is kept.
 /// Without such a replacement, the newest slice with a reservation is the survivor; without any
-/// reservation, the newest slice is. The others are replaced or extra. Slices under eviction have
-/// no role, except the newest one if there is no other.
+/// reservation, the newest slice is. The others are replaced or extra. Evicted slices have only the
+/// role `evicted`. If all slices are evicted, the newest one has no role, and stays.
 pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let mut open = open.to_vec();
     sort(&mut open);

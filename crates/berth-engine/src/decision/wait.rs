@@ -60,10 +60,11 @@ pub enum WaitCause {
     NoCandidates,
     /// The workload needs preemption, and its preemption gate is closed (§5.6 step 5).
     PreemptionGated,
-    /// Another entry of the cycle evicts the victims that it needs. It will fit when they have
-    /// left.
+    /// Another entry of the cycle evicts victims that this workload had chosen. The workload will
+    /// fit when they have left, without further preemption.
     FitsAfterPreemption,
-    /// Another entry of the cycle already evicts the victims that it needs.
+    /// Another entry of the cycle evicts at least one victim that this workload had chosen. The
+    /// workload must choose its victims again.
     VictimsTaken,
     /// The workload no longer fits after another entry of the cycle.
     NoLongerFits,
@@ -83,7 +84,7 @@ pub enum WaitCause {
     BetterSiblingAdmitted,
     /// The workload would migrate to a flavor below the last one that its queue accepts (§23).
     BelowLastAcceptableFlavor,
-    /// A cause that a test case recorded from Kueue prescribes.
+    /// A cause that a test case sets. The test case was recorded from Kueue.
     #[cfg(feature = "lab")]
     Prescribed {
         /// The reason to show.
@@ -271,8 +272,8 @@ impl PendingReason {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 
-    /// True if the workload is not evaluated for this reason. After the reason ends, a condition
-    /// that still has it would mislead its reader.
+    /// True if a workload with this reason is not evaluated until the reason ends. A condition that
+    /// still states the reason after that would be misleading.
     pub fn is_block(self) -> bool {
         use PendingReason::{AdmissionGated, Deactivated, Misconfigured, OnHold, Suspended};
         matches!(self, Misconfigured | Suspended | AdmissionGated | OnHold | Deactivated)

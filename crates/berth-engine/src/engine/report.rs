@@ -175,8 +175,9 @@ impl Engine {
         self.world.weighted_share(node)
     }
 
-    /// Part of the workloads that wait in a queue, in order, or of those from one local queue.
-    /// Reads all of them, and sorts only those that it returns.
+    /// Positions of the workloads that wait in a cluster queue, in order; with `of`, only of those
+    /// from one local queue. `part` is the range to return. Reads all waiting workloads, and sorts
+    /// only those that it returns.
     pub(super) fn report_pending(
         &self,
         id: QueueId,
@@ -197,8 +198,8 @@ impl Engine {
             *in_local.entry(before.local).or_default() += 1;
         }
         keep_first(&mut shown, part.len(), compare);
-        // Number of workloads, from any local queue, before each shown one: those before the first
-        // shown one, and those in between.
+        // Number of workloads, from any local queue, per gap: before the first shown workload, and
+        // from each shown workload up to the next one. The last entry is not used.
         let mut between = vec![0; shown.len() + 1];
         match of {
             None => {

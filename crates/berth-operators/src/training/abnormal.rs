@@ -1,5 +1,5 @@
-//! Events about pods that do not get on: containers that have failed or cannot start, and pods that
-//! find no node.
+//! Events about pods with problems: containers that have failed or cannot start, and pods that no
+//! node fits.
 
 use berth_runtime::PlannedEvent;
 use jiff::Timestamp;

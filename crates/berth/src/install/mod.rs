@@ -27,7 +27,7 @@ use hold::Held;
 pub use manifests::yaml;
 use manifests::{Parts, Settings, Values};
 
-/// The value of an option for no policies.
+/// Value of `--hold-policy` for an installation without policies.
 const NO_HOLD: &str = "none";
 
 /// Field manager of applied objects.
@@ -121,7 +121,8 @@ impl Options {
     }
 }
 
-/// Prints, writes or applies.
+/// Prints or applies the objects of the installation, checks the cluster for them, or writes the
+/// Helm chart.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &options.chart {
         chart::write(folder)?;
@@ -177,7 +178,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requirements of an installation for the file beyond those of the controllers.
+/// Fails if the configuration file does not suit the installation. The requirements of the
+/// controllers themselves are checked when the file is read.
 fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
     if let Some(other) = file.namespace.as_ref().filter(|other| *other != namespace) {
         bail!(
@@ -197,7 +199,7 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ports of a pod differ.
+/// Fails if the web pages would use the port of another server of the same pod.
 fn check_ports(settings: &Settings, parts: &Parts) -> anyhow::Result<()> {
     let Some(pages) = &parts.pages else { return Ok(()) };
     let used = [
@@ -318,7 +320,8 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Fails if the cluster is unreachable or cannot hold jobs, before its webhooks become optional.
+/// Fails if the cluster is unreachable, or does not serve the policies that hold jobs. Runs before
+/// anything is applied: with these policies, webhooks of queued jobs have `failurePolicy: Ignore`.
 async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Result<()> {
     if hold_policy == NO_HOLD {
         let namespaces = discovery::pinned_kind(client, &GroupVersionKind::gvk("", "v1", "Namespace")).await;

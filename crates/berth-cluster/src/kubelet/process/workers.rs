@@ -58,7 +58,8 @@ pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
             (name, Arc::new(node))
         })
         .collect();
-    // Whether a node is hosted is known once its object is: the reconciler finds out.
+    // This includes pods of simulated nodes. Whether a node is hosted is read from its Node, which
+    // may be cached later than the pod. So the reconciler decides.
     let is_bound = |pod: &Pod| node_of(pod).is_some();
     let references = References::new(&pods, is_bound);
     let on_node = pods_by_node(&pods);
@@ -169,7 +170,7 @@ impl Workers {
         Some(Arc::new(self.nodes.values().next()?.hosting(name)))
     }
 
-    /// The kubelet of a pod that the runtime of `node` has: that of the node to which it is bound.
+    /// The kubelet of the node to which a pod is bound. The runtime of `node` has the pod.
     fn kubelet_of(&self, key: &ObjectKey, uid: &PodUid, node: &Arc<Node>) -> Arc<Node> {
         let pod = self.pods.get(key).filter(|pod| pod.metadata.uid.as_ref() == Some(&uid.0));
         match pod.as_deref().and_then(node_of) {

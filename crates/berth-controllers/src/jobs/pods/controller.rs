@@ -39,7 +39,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         clock: manager.clock(),
         metrics: metrics.clone(),
     };
-    // A StatefulSet's Workload precedes its pods, and its queue may change while they wait.
+    // The Workload of a StatefulSet is created before the pods. The StatefulSet may get another
+    // queue while its pods wait.
     let sets = config.integrations.enabled(stateful_set::PARENT).then(|| stores.stateful_sets.clone());
     let by_set = pods.index(|pod: &Pod| set_of(pod).map(|set| set.uid.clone()).into_iter().collect());
     let mut builder = manager.controller("job-pod");
@@ -48,7 +49,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
         builder =
             builder.watch(sets, move |delta| keys_of_set(delta.old.as_deref(), delta.new.as_deref(), &by_set, &gates));
     }
-    // The pods of a replica may have been seen before their set.
+    // The cache may have the pods of a LeaderWorkerSet's replica before the LeaderWorkerSet.
     let of_sets = pods.index(|pod: &Pod| {
         let set = pod.labels().get(replica::SET_NAME).filter(|_| replica::is_part(pod));
         let namespace = pod.namespace().unwrap_or_default();
