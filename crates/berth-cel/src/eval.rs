@@ -408,9 +408,9 @@ impl<'a> Machine<'a> {
         }
         self.charge(list_cost + 1)?;
         match (taken?, item?) {
-            (Value::List(List::Owned(mut items)), item) => {
+            (Value::List(List::Owned(mut items, _)), item) => {
                 Arc::make_mut(&mut items).push(item);
-                Ok(Value::List(List::Owned(items)))
+                Ok(Value::List(List::Owned(items, None)))
             }
             _ => Err(EvalError::NoOverload),
         }

@@ -153,7 +153,7 @@ fn check_names(value: &Value<'_>, path: &str) -> Result<(), String> {
             }
             object.fields.iter().try_for_each(|(field, value)| check_names(value, &format!("{path}.{field}")))
         }
-        Value::List(list @ List::Owned(_)) => {
+        Value::List(list @ List::Owned(..)) => {
             (0..list.len()).filter_map(|index| list.item(index)).try_for_each(|item| check_names(&item, path))
         }
         Value::Map(map @ Map::Owned(_)) => {

@@ -175,7 +175,7 @@ const RANGE_MAX: i64 = 1_000_000;
 
 fn items<'a>(list: &Value<'a>) -> Result<Vec<Value<'a>>, EvalError> {
     match list {
-        Value::List(List::Owned(items)) => Ok((**items).clone()),
+        Value::List(List::Owned(items, _)) => Ok((**items).clone()),
         Value::List(list) => list.iter().collect(),
         _ => Err(EvalError::NoOverload),
     }

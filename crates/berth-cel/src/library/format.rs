@@ -171,10 +171,11 @@ fn text_of(value: &Value<'_>) -> Result<String, EvalError> {
             let mut entries = Vec::new();
             for key in map.keys() {
                 if let Some(value) = Map::get(map, &key) {
-                    entries.push(format!("{}: {}", text_of(&key)?, text_of(&value?)?));
+                    entries.push((text_of(&key)?, text_of(&value?)?));
                 }
             }
             entries.sort();
+            let entries: Vec<_> = entries.iter().map(|(key, value)| format!("{key}: {value}")).collect();
             format!("{{{}}}", entries.join(", "))
         }
         other => text_of_scalar(other).ok_or_else(|| {

@@ -13,13 +13,14 @@ use crate::error::EvalError;
 pub enum List<'a> {
     /// Items of a list in an object.
     Json(&'a [Json], Option<&'a Decl>),
-    /// Items created by an expression.
-    Owned(Arc<Vec<Value<'a>>>),
+    /// Items created by an expression. The sum of sets or keyed lists has the declaration of its
+    /// left list.
+    Owned(Arc<Vec<Value<'a>>>, Option<&'a Decl>),
 }
 
 impl<'a> From<Vec<Value<'a>>> for Value<'a> {
     fn from(items: Vec<Value<'a>>) -> Self {
-        Value::List(List::Owned(Arc::new(items)))
+        Value::List(List::Owned(Arc::new(items), None))
     }
 }
 
@@ -28,7 +29,7 @@ impl<'a> List<'a> {
     pub fn len(&self) -> usize {
         match self {
             List::Json(items, _) => items.len(),
-            List::Owned(items) => items.len(),
+            List::Owned(items, _) => items.len(),
         }
     }
 
@@ -45,7 +46,7 @@ impl<'a> List<'a> {
     pub(crate) fn get(&self, index: usize) -> Option<Outcome<'a>> {
         match self {
             List::Json(items, decl) => Some(view(items.get(index)?, decl.and_then(Decl::items))),
-            List::Owned(items) => items.get(index).cloned().map(Ok),
+            List::Owned(items, _) => items.get(index).cloned().map(Ok),
         }
     }
 
@@ -53,9 +54,15 @@ impl<'a> List<'a> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    fn kind(&self) -> Option<&'a ListKind> {
+    fn decl(&self) -> Option<&'a Decl> {
         match self {
-            List::Json(_, Some(Decl { kind: DeclKind::List { kind, .. }, .. })) => Some(kind),
+            List::Json(_, decl) | List::Owned(_, decl) => *decl,
+        }
+    }
+
+    fn kind(&self) -> Option<&'a ListKind> {
+        match self.decl() {
+            Some(Decl { kind: DeclKind::List { kind, .. }, .. }) => Some(kind),
             _ => None,
         }
     }
@@ -130,16 +137,15 @@ impl<'a> List<'a> {
                         None => items.push(item),
                     }
                 }
-                // The result has no keys, so later comparisons depend on the order of its items.
-                return Ok(Value::List(List::Owned(Arc::new(items))));
             }
             _ => {
                 for item in other.iter() {
                     items.push(item?);
                 }
+                return Ok(items.into());
             }
         }
-        Ok(Value::List(List::Owned(Arc::new(items))))
+        Ok(Value::List(List::Owned(Arc::new(items), self.decl())))
     }
 }
 

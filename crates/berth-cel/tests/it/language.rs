@@ -41,6 +41,7 @@ fn expressions_have_the_values_of_the_language() {
         ("['b', 'a'].sort() == ['a', 'b'] && [[1], [2]].flatten() == [1, 2]", json!(true)),
         ("[{'n': 2}, {'n': 1}].sortBy(e, e.n)[0].n", json!(1)),
         ("'%s has %d, %.1f'.format(['x', 3, 1.25])", json!("x has 3, 1.2")),
+        ("'%s'.format([{'a b': 1, 'a': 2}])", json!("{a: 2, a b: 1}")),
         ("type(x.n) == int && type([]) == list", json!(true)),
         ("quantity('1Gi').isGreaterThan(quantity('1G'))", json!(true)),
         ("'a,b,c'.split(',', 2)", json!(["a", "b,c"])),

@@ -89,3 +89,23 @@ fn array_notation_is_rejected_where_it_is_not_allowed() {
     assert_eq!(at(".a.b", ArrayNotation::Refused).as_deref(), Ok("a.b"));
     assert_eq!(at(".a['b']", ArrayNotation::Refused), Err("array notation is not allowed".to_owned()));
 }
+
+#[test]
+fn the_sum_of_sets_or_keyed_lists_compares_without_order() {
+    let set = json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"});
+    let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+        "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}});
+    let atomic = json!({"type": "array", "items": {"type": "string"}});
+    for (list, items, violations) in [
+        (set, json!([["x", "y"], ["y", "z"]]), 0),
+        (keyed, json!([[{"name": "x"}], [{"name": "y"}]]), 0),
+        (atomic, json!([["x"], ["y"]]), 1),
+    ] {
+        let object = json!({"type": "object", "properties": {"list": list}});
+        let schema = schema(json!({"type": "object", "properties": {"of": {"type": "array", "items": object}},
+            "x-kubernetes-validations": [
+                {"rule": "self.of[0].list + self.of[1].list == self.of[1].list + self.of[0].list"}]}));
+        let errors = check(&schema, json!({"of": [{"list": items[0]}, {"list": items[1]}]}), None);
+        assert_eq!(errors.len(), violations, "{items}: {errors:?}");
+    }
+}
