@@ -192,9 +192,16 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
         );
     }
     let port = |address: Option<BindAddress>, usual| address.map_or(Some(usual), BindAddress::port);
-    let health = port(file.health_address, defaults::HEALTH_PORT);
-    if health == port(file.metrics_address, defaults::METRICS_PORT) {
-        bail!("health.healthProbeBindAddress, metrics.bindAddress: both use the same port; change one of them");
+    let used = [
+        ("health.healthProbeBindAddress", port(file.health_address, defaults::HEALTH_PORT)),
+        ("metrics.bindAddress", port(file.metrics_address, defaults::METRICS_PORT)),
+        ("webhook.port", Some(file.webhook_port.unwrap_or(defaults::WEBHOOK_PORT))),
+    ];
+    for (at, (field, port)) in used.iter().enumerate() {
+        let same = used[at + 1..].iter().find(|(_, other)| port.is_some() && other == port);
+        if let Some((other, _)) = same {
+            bail!("{field}, {other}: both use the same port; change one of them");
+        }
     }
     Ok(())
 }

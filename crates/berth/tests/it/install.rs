@@ -33,10 +33,15 @@ fn an_installation_that_cannot_work_is_rejected_with_the_field() {
     assert!(text.contains("--image <IMAGE>") && text.contains("registry.example/berth:1"), "{text}");
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("config.yaml");
-    let one_port = json!({"health": {"healthProbeBindAddress": ":8080"}});
-    std::fs::write(&config, one_port.to_string()).expect("written");
-    let text = refused(&["--config", &config.display().to_string()]);
-    assert!(text.contains("health.healthProbeBindAddress, metrics.bindAddress: both use the same port"), "{text}");
+    for (one_port, fields) in [
+        (json!({"health": {"healthProbeBindAddress": ":8080"}}), "health.healthProbeBindAddress, metrics.bindAddress"),
+        (json!({"webhook": {"port": 8080}}), "metrics.bindAddress, webhook.port"),
+        (json!({"webhook": {"port": 8081}}), "health.healthProbeBindAddress, webhook.port"),
+    ] {
+        std::fs::write(&config, one_port.to_string()).expect("written");
+        let text = refused(&["--config", &config.display().to_string()]);
+        assert!(text.contains(&format!("{fields}: both use the same port")), "{text}");
+    }
 }
 
 #[test]
