@@ -293,6 +293,27 @@ impl Collector {
     /// Deletes an object if none of its owners remains. An owner that waits for its dependents
     /// does not count as remaining. If some owners remain, removes the references to the others.
     async fn check_owners(&self, uid: &str, record: &Record) -> Result<(), Error> {
+        let Some(policy) = self.check_remaining(uid, record).await? else { return Ok(()) };
+        match self.delete(uid, record, policy).await {
+            Err(error) if is_conflict(&error) => {}
+            result => return Ok(result?),
+        }
+        // The object is newer than the graph, which may not have its new owners yet.
+        let Some((api, _)) = self.api(record) else { return Ok(()) };
+        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
+        if live.meta().uid.as_deref() != Some(uid) {
+            return Ok(());
+        }
+        let live = Record::new(record.kind, live.meta());
+        match self.check_remaining(uid, &live).await? {
+            Some(policy) => Ok(self.delete(uid, &live, policy).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// How to delete an object without remaining owners. `None` if some remain: then the references
+    /// to the others are removed.
+    async fn check_remaining(&self, uid: &str, record: &Record) -> Result<Option<PropagationPolicy>, Error> {
         let mut remaining = 0;
         let mut waiting = Vec::new();
         let mut absent = Vec::new();
@@ -310,27 +331,34 @@ impl Collector {
                 absent.extend(waiting);
                 self.remove_owners(uid, record, &absent).await?;
             }
-            return Ok(());
+            return Ok(None);
         }
         let has_dependents = lock(&self.graph).dependents(uid).next().is_some();
-        let policy = if record.orphans_dependents {
+        Ok(Some(if record.orphans_dependents {
             PropagationPolicy::Orphan
         } else if record.waits_for_dependents || (!waiting.is_empty() && has_dependents) {
             PropagationPolicy::Foreground
         } else {
             PropagationPolicy::Background
-        };
+        }))
+    }
+
+    /// Deletes an object in the state of its record. An object that is gone needs no deletion.
+    ///
+    /// # Errors
+    /// A conflict if the object has changed or was replaced, and errors of the API.
+    async fn delete(&self, uid: &str, record: &Record, policy: PropagationPolicy) -> kube::Result<()> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let version = (!record.version.is_empty()).then(|| record.version.to_string());
         let parameters = DeleteParams {
             propagation_policy: Some(policy),
-            preconditions: Some(preconditions),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: version }),
             ..DeleteParams::default()
         };
         match berth_runtime::write::delete(&api, &record.name, &parameters).await {
             Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -400,5 +428,58 @@ impl Collector {
         } else {
             Api::all_with(self.client.clone(), &kind.resource)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_apiserver::{ApiServer, Config, UserInfo};
+    use berth_store::MemoryStore;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::PostParams;
+
+    use super::*;
+
+    fn owned_by(owners: &[&ConfigMap]) -> serde_json::Value {
+        let reference = |owner: &&ConfigMap| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name_any(), "uid": owner.uid()});
+        owners.iter().map(reference).collect()
+    }
+
+    #[tokio::test]
+    async fn an_object_with_an_owner_that_the_graph_does_not_know_yet_is_kept() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
+        server.ready().await.unwrap();
+        let client = Client::new(server.in_process(UserInfo::master("test")), "default");
+        let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+        let create = async |name: &str, owners: &[&ConfigMap]| {
+            let map = json!({"metadata": {"name": name, "ownerReferences": owned_by(owners)}});
+            maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap()
+        };
+        let kinds = Kinds::default();
+        kinds.discover(&client).await.unwrap();
+        let position = kinds
+            .of_owner("v1", "ConfigMap")
+            .and_then(|kind| (0..).map_while(|at| kinds.get(at)).position(|known| known == kind));
+        let collector = Collector { graph: Arc::default(), kinds, client };
+        let former = create("former", &[]).await;
+        let dependent = create("dependent", &[&former]).await;
+        let uid = dependent.uid().unwrap();
+        let seen = Record::new(position.unwrap(), &dependent.metadata);
+        // The graph has not seen the new owner when the former one is deleted.
+        let new = create("new", &[]).await;
+        let owners = json!({"metadata": {"ownerReferences": owned_by(&[&former, &new])}});
+        maps.patch("dependent", &PatchParams::default(), &Patch::Merge(owners)).await.unwrap();
+        maps.delete("former", &DeleteParams::default()).await.unwrap();
+        collector.check_owners(&uid, &seen).await.unwrap();
+        let kept = maps.get("dependent").await.unwrap();
+        let owners: Vec<_> = kept.owner_references().iter().map(|owner| owner.name.as_str()).collect();
+        assert_eq!(owners, ["new"], "it stays, without the reference to the former owner");
+        // Without any owner it is deleted, also if another field has changed since it was seen.
+        maps.delete("new", &DeleteParams::default()).await.unwrap();
+        let data = json!({"data": {"changed": "yes"}});
+        maps.patch("dependent", &PatchParams::default(), &Patch::Merge(data)).await.unwrap();
+        collector.check_owners(&uid, &Record::new(position.unwrap(), &kept.metadata)).await.unwrap();
+        assert!(maps.get_opt("dependent").await.unwrap().is_none());
     }
 }

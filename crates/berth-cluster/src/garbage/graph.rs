@@ -18,6 +18,8 @@ pub struct Record {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// `resourceVersion` at which the object was last seen; empty if unknown.
+    pub version: Box<str>,
     /// The object's owner references.
     pub owners: Vec<Owner>,
     /// True if the object has a deletion timestamp.
@@ -63,6 +65,7 @@ impl Record {
             kind,
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
+            version: meta.resource_version.clone().unwrap_or_default().into(),
             owners: meta.owner_references.iter().flatten().map(owner).collect(),
             is_deleting: meta.deletion_timestamp.is_some(),
             waits_for_dependents: has(FOREGROUND),
@@ -82,9 +85,12 @@ impl Graph {
     /// Adds or updates an object. Returns the UIDs of the objects to reconcile.
     pub fn set(&mut self, uid: &str, record: Record) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
-        // Most changes, such as those of a status, do not change the graph.
-        if self.records.get(uid) == Some(&record) {
-            return affected;
+        if let Some(known) = self.records.get_mut(uid) {
+            known.version.clone_from(&record.version);
+            // Most changes, such as those of a status, do not change the graph.
+            if *known == record {
+                return affected;
+            }
         }
         let before = self.records.get(uid).cloned();
         let unowned = |graph: &Self, record: &Record| record.owners.iter().any(|owner| !graph.is_present(&owner.uid));
