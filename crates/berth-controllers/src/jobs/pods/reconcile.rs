@@ -424,13 +424,14 @@ impl Reconcile<'_> {
             self.delete_workload(&workload);
             return Err(PlanError::NoMatchingWorkloads);
         }
-        self.remove_surplus(&surplus);
-        // The workload follows its pods: owners, labels, conditions.
+        // The workload follows its pods: owners, labels, conditions. New pods become owners before
+        // others are released: the garbage collector deletes a Workload without owners.
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
             self.report(PlannedEvent::normal(events::OWNER_REFERENCES_ADDED, message));
         }
+        self.remove_surplus(&surplus);
         if self.follow_labels(&mut workload)? {
             return Ok(());
         }

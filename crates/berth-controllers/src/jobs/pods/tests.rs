@@ -396,6 +396,9 @@ fn a_failed_pod_is_replaced_and_an_excess_pod_is_deleted() {
         _ => None,
     });
     assert_eq!(owners, Some(4), "the new pods keep the Workload alive too");
+    let owned = plan.steps.iter().position(|step| matches!(step, Step::PatchWorkload(_)));
+    let released = plan.steps.iter().position(|step| matches!(step, Step::Patch(_) | Step::Delete(_)));
+    assert!(owned < released, "the Workload always has an owner, or the garbage collector would delete it");
 }
 
 #[test]
