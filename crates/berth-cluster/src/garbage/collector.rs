@@ -3,7 +3,8 @@
 //!
 //! It watches the metadata of every kind, and keeps a graph of owners from which it derives the
 //! objects to reconcile. The watches of two kinds are not synchronized. Before it deletes an object
-//! because the graph lacks the owner, it reads the owner from the API server.
+//! because the graph lacks the owner, it reads the owner from the API server. The deletion names the
+//! `resourceVersion` that the graph has seen, because the object may have got another owner since.
 //!
 //! Source: Kubernetes' "Garbage collection" (background, foreground, orphan) and "Owners and
 //! dependents".
@@ -299,11 +300,7 @@ impl Collector {
             result => return Ok(result?),
         }
         // The object is newer than the graph, which may not have its new owners yet.
-        let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
-        if live.meta().uid.as_deref() != Some(uid) {
-            return Ok(());
-        }
+        let Some((_, live)) = self.live(uid, record).await? else { return Ok(()) };
         let live = Record::new(record.kind, live.meta());
         match self.check_remaining(uid, &live).await? {
             Some(policy) => Ok(self.delete(uid, &live, policy).await?),
@@ -348,7 +345,7 @@ impl Collector {
     /// # Errors
     /// A conflict if the object has changed or was replaced, and errors of the API.
     async fn delete(&self, uid: &str, record: &Record, policy: PropagationPolicy) -> kube::Result<()> {
-        let Some((api, _)) = self.api(record) else { return Ok(()) };
+        let Some(api) = self.api(record) else { return Ok(()) };
         let version = (!record.version.is_empty()).then(|| record.version.to_string());
         let parameters = DeleteParams {
             propagation_policy: Some(policy),
@@ -386,26 +383,29 @@ impl Collector {
         record: &Record,
         change: impl Fn(OwnerReference) -> Option<OwnerReference>,
     ) -> Result<(), Error> {
-        let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
-        if live.meta().uid.as_deref() != Some(uid) {
-            return Ok(());
-        }
+        let Some((api, live)) = self.live(uid, record).await? else { return Ok(()) };
         let kept: Vec<_> = live.meta().owner_references.iter().flatten().cloned().filter_map(change).collect();
         let patch = json!({ "metadata": { "resourceVersion": live.meta().resource_version, "ownerReferences": kept } });
         self.patch(&api, &record.name, &patch).await
     }
 
     async fn remove_finalizer(&self, uid: &str, record: &Record, finalizer: &str) -> Result<(), Error> {
-        let Some((api, _)) = self.api(record) else { return Ok(()) };
-        let Some(live) = berth_runtime::write::get_opt(&api, &record.name).await? else { return Ok(()) };
+        let Some((api, live)) = self.live(uid, record).await? else { return Ok(()) };
         let known = live.meta().finalizers.clone().unwrap_or_default();
-        if live.meta().uid.as_deref() != Some(uid) || !known.iter().any(|known| known == finalizer) {
+        if !known.iter().any(|known| known == finalizer) {
             return Ok(());
         }
         let kept: Vec<_> = known.into_iter().filter(|known| known != finalizer).collect();
         let patch = json!({ "metadata": { "resourceVersion": live.meta().resource_version, "finalizers": kept } });
         self.patch(&api, &record.name, &patch).await
+    }
+
+    /// Reads the object of a record, and returns it with its API. `None` if it is gone, or an object
+    /// with another UID has replaced it.
+    async fn live(&self, uid: &str, record: &Record) -> Result<Option<(Api<Meta>, Meta)>, Error> {
+        let Some(api) = self.api(record) else { return Ok(None) };
+        let live = berth_runtime::write::get_opt(&api, &record.name).await?;
+        Ok(live.filter(|live| live.meta().uid.as_deref() == Some(uid)).map(|live| (api, live)))
     }
 
     async fn patch(&self, api: &Api<Meta>, name: &str, patch: &serde_json::Value) -> Result<(), Error> {
@@ -416,9 +416,8 @@ impl Collector {
         }
     }
 
-    fn api(&self, record: &Record) -> Option<(Api<Meta>, Kind)> {
-        let kind = self.kinds.get(record.kind)?;
-        Some((self.api_of(&kind, &record.namespace), kind))
+    fn api(&self, record: &Record) -> Option<Api<Meta>> {
+        Some(self.api_of(&self.kinds.get(record.kind)?, &record.namespace))
     }
 
     /// The API of a kind; for namespaced kinds in this namespace.
